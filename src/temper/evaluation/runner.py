@@ -1,0 +1,66 @@
+"""Runs tasks once each, some at a time. What a rollout is, which model and which sandbox: `run_one` knows.
+
+A rollout that was lost to a fault of ours is run again; nothing that the policy did is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+
+from msgspec.structs import replace
+
+from temper.core.task import Message, Task
+from temper.core.trace import Trace, Verdict
+from temper.evaluation.outcome import Outcome
+
+RETRIES = 2
+
+
+async def evaluate(
+    tasks: Sequence[Task],
+    run_one: Callable[[Task], Awaitable[tuple[Trace, Verdict]]],
+    concurrency: int,
+    *,
+    stage: str = "",
+    progress: Callable[[int, Outcome], None] = lambda done, outcome: None,
+) -> list[Outcome]:
+    """Outcomes in the order of `tasks`. `progress` hears how many are done. What `run_one` raises ends all of them."""
+    outcomes: dict[int, Outcome] = {}
+    waiting = iter(enumerate(tasks))
+
+    async def work() -> None:
+        for at, task in waiting:
+            outcomes[at] = await _run(task, run_one, stage)
+            progress(len(outcomes), outcomes[at])
+
+    try:
+        async with asyncio.TaskGroup() as group:
+            for _ in range(min(concurrency, len(tasks))):
+                group.create_task(work())
+    except ExceptionGroup as errors:
+        raise errors.exceptions[0] from None
+    return [outcomes[at] for at in range(len(tasks))]
+
+
+def with_examples(task: Task, demonstrations: Sequence[tuple[Message, ...]]) -> Task:
+    """The same task with example conversations before its own; its system message stays first, theirs are left out."""
+    system = tuple(m for m in task.messages[:1] if m.role == "system")
+    examples = tuple(m for shown in demonstrations for m in shown if m.role != "system")
+    return replace(task, messages=(*system, *examples, *task.messages[len(system) :]))
+
+
+async def _run(task: Task, run_one: Callable[[Task], Awaitable[tuple[Trace, Verdict]]], stage: str) -> Outcome:
+    attempts, (trace, verdict) = 1, await run_one(task)
+    while verdict.status == "infra" and attempts <= RETRIES:
+        attempts, (trace, verdict) = attempts + 1, await run_one(task)
+    return Outcome(
+        task=task.id,
+        domain=task.domain,
+        level=task.level,
+        stage=stage,
+        verdict=verdict,
+        stop=trace.stop,
+        tokens=sum(int((segment.versions >= 0).sum()) for segment in trace.segments),
+        attempts=attempts,
+    )
