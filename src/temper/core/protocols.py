@@ -35,7 +35,7 @@ class SamplingParams(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 class Chunk(Struct, frozen=True, eq=False):
-    """Sampled tokens, in order. `stop` is set on the last chunk of a request; `prefilled` counts prompt tokens computed."""
+    """Sampled tokens, in order. `stop` is set on the last chunk of a request."""
 
     ids: np.ndarray
     logprobs: np.ndarray
@@ -54,7 +54,7 @@ class Engine(Protocol):
         ...
 
     async def score(self, ids: np.ndarray, top_k: int = 0) -> tuple[np.ndarray, Any]:
-        """Log-prob of each token given those before it (T,), 0 for the first; and the top-k (ids, log-probs) or None."""
+        """Log-prob of each token given those before it (T,), 0 for the first; top-k (ids, log-probs) or None."""
         ...
 
     def abort(self, request: str) -> None: ...
@@ -209,7 +209,7 @@ class Algorithm(Protocol):
     needs: frozenset[str]  # of {"reference", "values", "teacher", "proximal"}
 
     def advantages(self, groups: Sequence[Group]) -> list[np.ndarray]:
-        """For each group one float32 array with an entry a sample, masked ones NaN. Groups that teach nothing: all 0."""
+        """For each group a float32 array, an entry a sample, masked ones NaN; all 0 where a group teaches nothing."""
         ...
 
 

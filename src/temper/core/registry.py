@@ -31,7 +31,7 @@ ENTRY = {
     "models.chat": "create",
     "training.algorithms": "advantages",
     "training.losses": "loss",
-    "training.stages": "run",
+    "runs.stages": "run",
 }
 
 

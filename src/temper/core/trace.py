@@ -13,9 +13,7 @@ from msgspec import Struct, field
 from temper.core.blame import TABLE, Blame, Fault, Status
 from temper.core.task import Message
 
-Cause = Literal[
-    "exited", "signalled", "deadline", "oom", "pids", "disk", "output", "policy", "backend-lost"
-]
+Cause = Literal["exited", "signalled", "deadline", "oom", "pids", "disk", "output", "policy", "backend-lost"]
 Stop = Literal[
     "answer",  # a message without calls
     "done",  # the environment ended the episode

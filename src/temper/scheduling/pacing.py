@@ -55,7 +55,7 @@ class Wait(Struct, frozen=True):
 
 
 class _Group(Struct):
-    """An open, untrained group. `versions`: of the oldest token of each accepted slot, of the start of each running one."""
+    """An open, untrained group. `versions`: of each accepted slot's oldest token, of each running one's start."""
 
     domain: str
     waiting: list[Ticket]

@@ -1,0 +1,142 @@
+/* put and get below the working directory.
+ *
+ * The tree belongs to hostile code that may swap names at any moment, so every step goes through a descriptor and
+ * the kernel refuses links and anything outside (openat2), and a new file replaces the old name in one rename.
+ */
+#define _GNU_SOURCE
+#include "sandbox.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/openat2.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+static int open_beneath(int directory, const char *path, uint64_t flags)
+{
+    struct open_how how = {
+        .flags = flags | O_CLOEXEC,
+        .resolve = RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS | RESOLVE_NO_MAGICLINKS | RESOLVE_NO_XDEV,
+    };
+    return syscall(SYS_openat2, directory, path, &how, sizeof how);
+}
+
+/* The directory of `path`, made where it is missing; `*name` becomes the last part. */
+static int open_parent(int work, char *path, char **name)
+{
+    int at = dup(work);
+    for (char *slash; at >= 0 && (slash = strchr(path, '/')); path = slash + 1) {
+        *slash = 0;
+        if (!*path || !strcmp(path, ".") || !strcmp(path, "..")) {
+            close(at);
+            errno = EXDEV;
+            return -1;
+        }
+        int next = open_beneath(at, path, O_PATH | O_DIRECTORY);
+        if (next < 0 && errno == ENOENT && !mkdirat(at, path, 0755))
+            next = open_beneath(at, path, O_PATH | O_DIRECTORY);
+        int error = errno;
+        close(at);
+        errno = error;
+        at = next;
+    }
+    *name = path;
+    if (at >= 0 && (!*path || !strcmp(path, ".") || !strcmp(path, ".."))) {
+        close(at);
+        errno = EISDIR;
+        return -1;
+    }
+    return at;
+}
+
+static int write_all(int fd, const char *data, size_t size)
+{
+    while (size) {
+        ssize_t done = write(fd, data, size);
+        if (done < 0)
+            return -1;
+        data += done;
+        size -= done;
+    }
+    return 0;
+}
+
+static int put(int work, char *path, const char *content, size_t size)
+{
+    char *name;
+    char fresh[] = ".temper-put-XXXXXXXX";
+    int parent = open_parent(work, path, &name);
+    if (parent < 0)
+        return errno;
+    struct stat old;
+    mode_t mode = !fstatat(parent, name, &old, AT_SYMLINK_NOFOLLOW) && S_ISREG(old.st_mode) ? old.st_mode & 0777 : 0644;
+    snprintf(fresh + 12, 9, "%08x", (unsigned)random());
+    int fd = openat(parent, fresh, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
+    int error = fd < 0 || write_all(fd, content, size) || fchmod(fd, mode) || renameat(parent, fresh, parent, name) ? errno : 0;
+    if (error && fd >= 0)
+        unlinkat(parent, fresh, 0);
+    if (fd >= 0)
+        close(fd);
+    close(parent);
+    return error;
+}
+
+/* Request: any number of (path size, content size, path, content). Reply: errno of the first that failed, its path. */
+void files_put(const struct box *box, char *request, size_t size)
+{
+    uint32_t error = 0;
+    char path[4096] = "", tried[4096] = "";
+    while (size && !error) {
+        uint32_t sizes[2];
+        if (size < sizeof sizes)
+            fail(box->control, "a put request is cut short");
+        memcpy(sizes, request, sizeof sizes);
+        size_t whole = sizeof sizes + sizes[0] + (size_t)sizes[1];
+        if (whole > size || sizes[0] >= sizeof path)
+            fail(box->control, "a put request is cut short");
+        memcpy(path, request + sizeof sizes, sizes[0]);
+        path[sizes[0]] = 0;
+        memcpy(tried, path, sizeof tried);
+        error = put(box->work, path, request + sizeof sizes + sizes[0], sizes[1]);
+        request += whole;
+        size -= whole;
+    }
+    send_frame(box->control, DONE, 2, (struct iovec[]){{&error, sizeof error}, {tried, error ? strlen(tried) : 0}});
+}
+
+/* Request: the path. Reply: errno, content. */
+void files_get(const struct box *box, char *request, size_t size)
+{
+    uint32_t error = 0;
+    char path[4096], *content = NULL;
+    size_t got = 0;
+    struct stat status;
+    size = size < sizeof path ? size : sizeof path - 1;
+    memcpy(path, request, size);
+    path[size] = 0;
+    int fd = open_beneath(box->work, path, O_RDONLY | O_NONBLOCK | O_NOCTTY);
+    if (fd < 0 || fstat(fd, &status))
+        error = errno;
+    else if (!S_ISREG(status.st_mode))
+        error = ENOENT;
+    else if ((uint64_t)status.st_size > box->limits.file_size)
+        error = EFBIG;
+    else if (!(content = malloc(status.st_size + 1)))
+        error = ENOMEM;
+    while (!error && got < (size_t)status.st_size) {
+        ssize_t more = read(fd, content + got, status.st_size - got);
+        if (more < 0)
+            error = errno;
+        if (more <= 0)
+            break; /* it shrank meanwhile */
+        got += more;
+    }
+    if (fd >= 0)
+        close(fd);
+    send_frame(box->control, DONE, 2, (struct iovec[]){{&error, sizeof error}, {content, error ? 0 : got}});
+    free(content);
+}

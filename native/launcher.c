@@ -1,0 +1,352 @@
+/* The launcher: one small process per backend, spawned by its owner, so that no sandbox is forked from a fat process.
+ *
+ *   helper serve FD [PATH...]   serve the owner at the other end of FD (a SOCK_SEQPACKET); PATHs are shown read-only
+ *   helper filter               write the seccomp filter to stdout (struct sock_filter[], as `bwrap --seccomp` reads it)
+ *
+ * It leaves the host's mounts for a small root with the read-only base, made once and shared by all boxes. As root it
+ * keeps its privileges, to map each box to a host id of its own and to make its cgroup; as a plain user it first
+ * becomes the root of a user namespace. When its owner dies, so does every box.
+ */
+#define _GNU_SOURCE
+#include "sandbox.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/filter.h>
+#include <linux/mount.h>
+#include <poll.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mount.h>
+#include <sys/signalfd.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define UNUSED_IDS 0x70000000u /* systemd's table of ids leaves 0x70000000 to 0x7fffffff to nobody */
+
+struct running {
+    pid_t pid;
+    uint64_t id;
+};
+
+static struct running *boxes;
+static int box_count, box_room;
+static struct groups groups;
+static int control, privileged;
+static uid_t outer_uid;
+static gid_t outer_gid;
+
+int write_file(int directory, const char *path, const char *text)
+{
+    int fd = openat(directory, path, O_WRONLY | O_CLOEXEC);
+    if (fd < 0)
+        return -1;
+    ssize_t done = write(fd, text, strlen(text));
+    int error = errno;
+    close(fd);
+    errno = error;
+    return done < 0 ? -1 : 0;
+}
+
+/* The owner learns why before the launcher ends. */
+static _Noreturn void give_up(const char *what)
+{
+    char text[256];
+    uint32_t kind = FAILED;
+    memcpy(text, &kind, sizeof kind);
+    int size = snprintf(text + sizeof kind, sizeof text - sizeof kind, "%s: %s", what, strerror(errno));
+    send(control, text, sizeof kind + size, MSG_NOSIGNAL);
+    groups_remove(&groups);
+    _exit(1);
+}
+
+static void must(long result, const char *what)
+{
+    if (result < 0)
+        give_up(what);
+}
+
+/* ---- the base: /usr and what belongs to it, a minimal /etc and /dev, extra paths; all read-only ---- */
+
+static void make_parents(char *path)
+{
+    for (char *slash = strchr(path + 1, '/'); slash; slash = strchr(slash + 1, '/')) {
+        *slash = 0;
+        mkdir(path, 0755);
+        *slash = '/';
+    }
+}
+
+/* Shows the host's `path` (seen below /old) at the same place of the base, links included; a missing one is skipped. */
+static void show(const char *path)
+{
+    char from[4096], to[4096], target[4096];
+    struct stat status;
+    snprintf(from, sizeof from, "/old%s", path);
+    snprintf(to, sizeof to, "/box%s", path);
+    if (lstat(from, &status))
+        return;
+    make_parents(to);
+    if (S_ISLNK(status.st_mode)) {
+        ssize_t size = readlink(from, target, sizeof target - 1);
+        must(size, path);
+        target[size] = 0;
+        must(symlink(target, to) && errno != EEXIST ? -1 : 0, to);
+        return;
+    }
+    if (S_ISDIR(status.st_mode))
+        mkdir(to, 0755);
+    else
+        close(open(to, O_WRONLY | O_CREAT | O_CLOEXEC, 0644));
+    must(mount(from, to, NULL, MS_BIND | MS_REC, NULL), path);
+}
+
+static void write_new(const char *path, const char *text)
+{
+    close(open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0644));
+    must(write_file(AT_FDCWD, path, text), path);
+}
+
+static void make_base(char **paths)
+{
+    static const char *const directories[] = {"/box/proc", "/box/sys", "/box/tmp", "/box/work", "/box/etc", "/box/dev",
+                                              "/box/dev/shm", "/box/dev/pts", "/box/run", "/box/var", "/box/etc/ssl"};
+    static const char *const system[] = {"/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32",
+                                         "/etc/ld.so.cache", "/etc/ld.so.conf", "/etc/ld.so.conf.d",
+                                         "/etc/alternatives", "/etc/ssl/certs", "/etc/ssl/openssl.cnf", "/etc/pki/tls"};
+    static const char *const devices[] = {"null", "zero", "full", "random", "urandom", "tty"};
+    static const char *const links[][2] = {{"/proc/self/fd", "/box/dev/fd"}, {"/proc/self/fd/0", "/box/dev/stdin"},
+                                           {"/proc/self/fd/1", "/box/dev/stdout"}, {"/proc/self/fd/2", "/box/dev/stderr"},
+                                           {"pts/ptmx", "/box/dev/ptmx"}, {"/tmp", "/box/var/tmp"}};
+    char from[64], to[64];
+    must(mkdir("/box", 0755), "make the base");
+    must(mount("tmpfs", "/box", "tmpfs", MS_NOSUID | MS_NODEV, "mode=0755,size=4m"), "mount the base");
+    for (size_t i = 0; i < sizeof directories / sizeof *directories; i++)
+        must(mkdir(directories[i], 0755), directories[i]);
+    for (size_t i = 0; i < sizeof system / sizeof *system; i++)
+        show(system[i]);
+    for (; *paths; paths++)
+        show(*paths);
+    write_new("/box/etc/passwd", "root:x:0:0:root:/root:/usr/sbin/nologin\nuser:x:1000:1000:user:/work:/bin/sh\n"
+                                 "nobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n");
+    write_new("/box/etc/group", "root:x:0:\nuser:x:1000:\nnogroup:x:65534:\n");
+    write_new("/box/etc/hosts", "127.0.0.1 localhost sandbox\n::1 localhost\n");
+    write_new("/box/etc/nsswitch.conf", "passwd: files\ngroup: files\nhosts: files\n");
+    for (size_t i = 0; i < sizeof links / sizeof *links; i++)
+        must(symlink(links[i][0], links[i][1]), links[i][1]);
+    for (size_t i = 0; i < sizeof devices / sizeof *devices; i++) {
+        snprintf(to, sizeof to, "/box/dev/%s", devices[i]);
+        close(open(to, O_WRONLY | O_CREAT | O_CLOEXEC, 0644));
+    }
+    struct mount_attr fixed = {.attr_set = MOUNT_ATTR_RDONLY | MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV};
+    must(syscall(SYS_mount_setattr, AT_FDCWD, "/box", AT_RECURSIVE, &fixed, sizeof fixed),
+         "make the base read-only (Linux 5.12 or newer)");
+    for (size_t i = 0; i < sizeof devices / sizeof *devices; i++) {
+        snprintf(from, sizeof from, "/old/dev/%s", devices[i]);
+        snprintf(to, sizeof to, "/box/dev/%s", devices[i]);
+        must(mount(from, to, NULL, MS_BIND, NULL), from);
+    }
+}
+
+/* Leaves the host's mounts: / becomes a tmpfs with /proc (the host's, for its pid namespace) and /box. */
+static void enter_own_root(char **paths)
+{
+    must(mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL), "make mounts private");
+    must(mount("tmpfs", "/tmp", "tmpfs", MS_NOSUID | MS_NODEV, "mode=0755,size=1m"), "mount a root");
+    must(mkdir("/tmp/old", 0755) | mkdir("/tmp/proc", 0755), "make a root");
+    must(syscall(SYS_pivot_root, "/tmp", "/tmp/old"), "change the root");
+    must(chdir("/"), "change the root");
+    must(mount("/old/proc", "/proc", NULL, MS_BIND | MS_REC, NULL), "show /proc");
+    make_base(paths);
+    must(umount2("/old", MNT_DETACH), "leave the host's root");
+}
+
+static void become_namespace_root(void)
+{
+    char text[64];
+    must(unshare(CLONE_NEWUSER | CLONE_NEWNS), "make a user namespace");
+    must(write_file(AT_FDCWD, "/proc/self/setgroups", "deny"), "map ids");
+    snprintf(text, sizeof text, "%u %u 1", outer_uid, outer_uid);
+    must(write_file(AT_FDCWD, "/proc/self/uid_map", text), "map ids");
+    snprintf(text, sizeof text, "%u %u 1", outer_gid, outer_gid);
+    must(write_file(AT_FDCWD, "/proc/self/gid_map", text), "map ids");
+}
+
+/* ---- boxes ---- */
+
+/* As root: a host id that nobody has, one per box, so that quotas counted by user are counted by box. */
+static int map_ids(pid_t pid)
+{
+    char path[64], text[64];
+    const uint32_t ids[2] = {privileged ? UNUSED_IDS + (uint32_t)pid : outer_uid, privileged ? UNUSED_IDS + (uint32_t)pid : outer_gid};
+    for (int i = 0; i < 2; i++) {
+        snprintf(path, sizeof path, "/proc/%d/%cid_map", pid, "ug"[i]);
+        snprintf(text, sizeof text, "%d %u 1", INSIDE_ID, ids[i]);
+        if (write_file(AT_FDCWD, path, text))
+            return -1;
+    }
+    return 0;
+}
+
+static void remember(pid_t pid, uint64_t id)
+{
+    if (box_count == box_room) {
+        box_room = box_room ? 2 * box_room : 64;
+        boxes = realloc(boxes, box_room * sizeof *boxes);
+        if (!boxes)
+            give_up("remember a box");
+    }
+    boxes[box_count++] = (struct running){pid, id};
+}
+
+static void forget(uint64_t id)
+{
+    struct launcher_note note = {.kind = GONE, .id = id};
+    if (groups.version)
+        group_remove(&groups, id);
+    send(control, &note, sizeof note, MSG_NOSIGNAL);
+}
+
+static void fail_box(int socket, uint64_t id, const char *what)
+{
+    send_failure(socket, what);
+    forget(id);
+}
+
+static void start_box(int socket, const struct open_request *request)
+{
+    int ready[2];
+    struct counters counters = {-1, -1, -1};
+    if (groups.version && group_make(&groups, request->id, &request->limits, &counters))
+        fail_box(socket, request->id, "make a cgroup");
+    else if (pipe2(ready, O_CLOEXEC))
+        fail_box(socket, request->id, "make a pipe");
+    else {
+        pid_t pid = syscall(SYS_clone, SIGCHLD | CLONE_NEWUSER | CLONE_NEWPID, NULL, NULL, NULL, NULL);
+        if (!pid) {
+            close(ready[1]);
+            box_main(socket, &request->limits, counters, ready[0]);
+        }
+        if (pid < 0)
+            fail_box(socket, request->id, "clone a box");
+        else {
+            remember(pid, request->id);
+            if (map_ids(pid) || (groups.version && group_join(&groups, request->id, pid))) {
+                send_failure(socket, "map ids or enter the cgroup");
+                kill(pid, SIGKILL);
+            } else if (write(ready[1], "", 1) != 1)
+                kill(pid, SIGKILL);
+        }
+        close(ready[0]);
+        close(ready[1]);
+    }
+    close(counters.memory);
+    close(counters.pids);
+    close(counters.cpu);
+    close(socket);
+}
+
+static void reap(void)
+{
+    for (pid_t pid; (pid = waitpid(-1, NULL, WNOHANG)) > 0;)
+        for (int i = 0; i < box_count; i++)
+            if (boxes[i].pid == pid) {
+                uint64_t id = boxes[i].id;
+                boxes[i] = boxes[--box_count];
+                forget(id);
+                break;
+            }
+}
+
+/* One request with its socket; 0 when the owner has gone. */
+static int receive(void)
+{
+    struct open_request request;
+    union {
+        char bytes[CMSG_SPACE(sizeof(int))];
+        struct cmsghdr align;
+    } space;
+    struct iovec part = {&request, sizeof request};
+    struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = &space, .msg_controllen = sizeof space};
+    ssize_t got = recvmsg(control, &message, MSG_CMSG_CLOEXEC);
+    struct cmsghdr *attached = CMSG_FIRSTHDR(&message);
+    if (got < 0 && errno == EINTR)
+        return 1;
+    if (got != sizeof request || !attached || attached->cmsg_type != SCM_RIGHTS)
+        return 0;
+    int socket;
+    memcpy(&socket, CMSG_DATA(attached), sizeof socket);
+    start_box(socket, &request);
+    return 1;
+}
+
+static _Noreturn void serve(int owner)
+{
+    sigset_t children;
+    sigemptyset(&children);
+    sigaddset(&children, SIGCHLD);
+    sigprocmask(SIG_BLOCK, &children, NULL);
+    struct pollfd watched[3] = {
+        {control, POLLIN, 0}, {owner, POLLIN, 0}, {signalfd(-1, &children, SFD_CLOEXEC | SFD_NONBLOCK), POLLIN, 0}};
+    for (int alive = 1; alive;) {
+        if (poll(watched, 3, -1) < 0 && errno != EINTR)
+            break;
+        if (watched[2].revents) {
+            struct signalfd_siginfo ignored;
+            while (read(watched[2].fd, &ignored, sizeof ignored) > 0)
+                continue;
+            reap();
+        }
+        if (watched[1].revents)
+            alive = 0;
+        else if (watched[0].revents)
+            alive = receive();
+    }
+    for (int i = 0; i < box_count; i++)
+        kill(boxes[i].pid, SIGKILL);
+    while (waitpid(-1, NULL, 0) > 0 || errno == EINTR)
+        continue;
+    for (int i = 0; i < box_count; i++)
+        group_remove(&groups, boxes[i].id);
+    groups_remove(&groups);
+    _exit(0);
+}
+
+int main(int argc, char **argv)
+{
+    if (argc == 2 && !strcmp(argv[1], "filter")) {
+        const struct sock_fprog *filter = filter_program();
+        size_t size = filter->len * sizeof *filter->filter;
+        return fwrite(filter->filter, 1, size, stdout) != size;
+    }
+    if (argc < 3 || strcmp(argv[1], "serve")) {
+        fprintf(stderr, "usage: helper serve FD [PATH...] | helper filter\n");
+        return 2;
+    }
+    control = atoi(argv[2]);
+    fcntl(control, F_SETFD, FD_CLOEXEC);
+    umask(022);
+    outer_uid = geteuid();
+    outer_gid = getegid();
+    privileged = outer_uid == 0;
+    int owner = syscall(SYS_pidfd_open, getppid(), 0);
+    must(owner, "watch the owner");
+    groups = groups_find();
+    if (privileged)
+        must(unshare(CLONE_NEWNS), "make a mount namespace (root needs CAP_SYS_ADMIN)");
+    else
+        become_namespace_root();
+    enter_own_root(argv + 3);
+    filter_program();
+    struct launcher_note hello = {
+        .kind = HELLO, .privileged = privileged, .cgroup = groups.version,
+        .memory = groups.memory >= 0, .pids = groups.pids >= 0, .cpu = groups.cpu >= 0};
+    must(send(control, &hello, sizeof hello, MSG_NOSIGNAL), "greet the owner");
+    serve(owner);
+}

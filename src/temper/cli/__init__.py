@@ -1,0 +1,28 @@
+"""The command `temper`: one thin file a verb. Errors meant for people end as one message and an exit code."""
+
+from __future__ import annotations
+
+import sys
+
+import typer
+
+from temper.core.errors import TemperError
+
+app = typer.Typer(
+    help="Post-train a language model on verifiable tasks in sandboxes: `temper run quickstart` shows all of it.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_show_locals=False,
+)
+
+
+def main() -> None:
+    """Entry point. Exit codes: 0 well, 130 interrupted, others by the error (`core.errors`)."""
+    from temper.cli import bench, doctor, evaluate, listing, run, sandbox  # each adds its verb to `app`
+
+    del bench, doctor, evaluate, listing, run, sandbox
+    try:
+        app()
+    except TemperError as error:
+        typer.secho(f"error: {error}", fg="red", err=True)
+        sys.exit(error.exit_code)

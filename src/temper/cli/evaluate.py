@@ -1,0 +1,39 @@
+"""`temper eval`: success of a model on held-out tasks, without training anything."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+import typer
+
+from temper.cli import app
+
+EXAMPLES = """Examples:
+
+  temper eval quickstart
+  temper eval quickstart evaluation.tasks=40 model.base=tiny: --name tiny
+"""
+
+
+@app.command("eval", epilog=EXAMPLES)
+def evaluate(
+    recipe: Annotated[str, typer.Argument(help="The recipe whose model, domains and evaluation are used.")],
+    overrides: Annotated[list[str] | None, typer.Argument(help="Settings like evaluation.tasks=40.")] = None,
+    name: Annotated[str, typer.Option(help="Name of the run directory.")] = "",
+    root: Annotated[Path, typer.Option(help="Where run directories are.")] = Path("runs"),
+) -> None:
+    """Evaluate a recipe's base model on its held-out tasks; an older evaluation of that name is replaced."""
+    from temper.cli.display import display
+    from temper.runs import driver
+    from temper.runs.recipe import load
+
+    loaded = msgspec.structs.replace(load(recipe, overrides or ()), stages=())
+    path = root / (name or f"eval-{loaded.name}")
+    shutil.rmtree(path, ignore_errors=True)
+    with display(path) as sink:
+        report = asyncio.run(driver.start(loaded, path, [sink]))
+    typer.echo(report.with_suffix(".md").read_text("utf-8"))

@@ -1,0 +1,77 @@
+"""`temper run`: a recipe from start to report, or a run that was interrupted."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import signal
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from temper.cli import app
+from temper.core.errors import ConfigError
+
+EXAMPLES = """Examples:
+
+  temper run quickstart
+  temper run quickstart seed=3 evaluation.tasks=400 --name seed3
+  temper run my.toml --dry-run
+  temper run --resume runs/quickstart
+"""
+
+
+@app.command(epilog=EXAMPLES)
+def run(
+    recipe: Annotated[str, typer.Argument(help="Name of a shipped recipe, or path of a .toml file.")] = "",
+    overrides: Annotated[list[str] | None, typer.Argument(help="Settings like training.batch=16.")] = None,
+    name: Annotated[str, typer.Option(help="Name of the run directory; the recipe's name by default.")] = "",
+    root: Annotated[Path, typer.Option(help="Where run directories are.")] = Path("runs"),
+    resume: Annotated[Path | None, typer.Option(help="Go on with the run in this directory.")] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print the resolved recipe and its estimated cost.")
+    ] = False,
+    from_scratch: Annotated[
+        bool, typer.Option("--from-scratch", help="Remove an older run of that name first.")
+    ] = False,
+) -> None:
+    """Run a recipe: evaluate the base model, train it, evaluate it again, write a report."""
+    from temper.cli.display import display
+    from temper.runs import driver
+    from temper.runs import recipe as recipes
+
+    if resume:
+        if recipe or overrides:
+            raise ConfigError("--resume takes no recipe and no settings: the run goes on with those that it began with")
+        path, work = resume, lambda sinks: driver.resume(resume, sinks)
+    else:
+        if not recipe:
+            raise ConfigError(f"expected a recipe: one of {', '.join(recipes.shipped())}, or a path to a .toml file")
+        loaded = recipes.load(recipe, overrides or ())
+        if dry_run:
+            from temper.runs.estimate import estimate
+
+            typer.echo(estimate(loaded))
+            return
+        path = root / (name or loaded.name)
+        if from_scratch:
+            shutil.rmtree(path, ignore_errors=True)
+        work = lambda sinks: driver.start(loaded, path, sinks)  # noqa: E731
+    with display(path) as sink:
+        try:
+            report = asyncio.run(_interruptible(work([sink])))
+        except (KeyboardInterrupt, asyncio.CancelledError):
+            typer.secho(f"\nstopped; nothing finished is lost. Go on with: temper run --resume {path}", err=True)
+            raise typer.Exit(130) from None
+    typer.echo(report.with_suffix(".md").read_text("utf-8"))
+    typer.echo(f"report: {report}")
+
+
+async def _interruptible(work):  # type: ignore[no-untyped-def]
+    """Ctrl-C and SIGTERM cancel the run once, so that it closes cleanly."""
+    task = asyncio.ensure_future(work)
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, task.cancel)
+    return await task

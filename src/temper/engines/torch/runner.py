@@ -1,0 +1,189 @@
+"""One step of the engine: loads, forward pass, sampling, stops. Synchronous and single-threaded; no asyncio here.
+
+All of an engine's state is here and in what it holds; it is touched by one thread at a time.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from msgspec import Struct
+from torch import Tensor
+
+from temper.core.errors import ConfigError
+from temper.core.protocols import SamplingParams
+from temper.engines.torch import Config
+from temper.engines.torch.prefixes import PrefixTree
+from temper.engines.torch.rows import Rows, Shape, Step, split
+from temper.engines.torch.sampler import sample
+from temper.engines.torch.scheduler import Plan, Request, Scheduler
+from temper.models.attention import Packed
+from temper.models.policy import Policy
+
+_SCORED_ROWS = 512  # positions whose logits are held at once by `score`
+_STOP_SLACK = 8  # tokens read before a stop string's own length, for multi-byte characters
+
+
+class Stats(Struct):
+    """Counters since the start. `keep_gap`: mean |log-prob sampled with a kept cache - exact|, and its largest."""
+
+    steps: int = 0
+    sampled: int = 0
+    prompt_computed: int = 0
+    prompt_reused: int = 0
+    prefill_seconds: float = 0.0  # of the steps' time, by share of tokens
+    decode_seconds: float = 0.0
+    running: int = 0
+    waiting: int = 0
+    row_bytes: int = 0
+    prefix_bytes: int = 0
+    keep_gap_tokens: int = 0
+    keep_gap_mean: float = 0.0
+    keep_gap_max: float = 0.0
+
+
+class Runner:
+    """Holds the policy, the scheduler and the rows of one engine."""
+
+    def __init__(self, config: Config, policy: Policy) -> None:
+        self.policy, self.version, self.stats = policy, 0, Stats()
+        self.shape = Shape(policy.base.config, policy.head.dtype, policy.base.device)
+        self.rows = Rows(self.shape)
+        self.tree: PrefixTree[Tensor] = PrefixTree((config.prefix_mib << 20) // self.shape.token_bytes, split)
+        row_tokens = (config.row_mib << 20) // self.shape.token_bytes
+        self.scheduler = Scheduler(config.slots, row_tokens, config.prefill_tokens, self.tree)
+        self._gap_wanted = False  # one request's gap is measured after each publish that kept
+
+    def check(self, ids: np.ndarray, params: SamplingParams) -> None:
+        """Raise ConfigError for a request that can never run."""
+        vocabulary = self.policy.head.shape[0]
+        if len(ids) == 0 or ids.min() < 0 or ids.max() >= vocabulary:
+            raise ConfigError(f"expected a prompt of ids in [0, {vocabulary}), got {len(ids)} ids: {ids[:8]}")
+        need = min(len(ids) + params.max_tokens, self.policy.base.context)
+        if need > self.scheduler.row_tokens:
+            room = self.scheduler.row_tokens
+            raise ConfigError(f"a request of up to {need} tokens does not fit row_mib, which holds {room}: raise it")
+
+    @torch.inference_mode()
+    def step(self) -> list[Request]:
+        """Compute one step; gives the requests that got a token (some of them finished)."""
+        began = time.perf_counter()
+        plan = self.scheduler.plan()
+        for request, spans in plan.loads:
+            self.rows.load(request, spans)
+        for request in plan.decode:
+            self.rows.shelve(request)
+        for request, _ in plan.chunks:
+            self.rows.stage(request)
+        layout = Step(self.rows, plan.chunks)
+        plan = Plan(plan.loads, layout.decode, plan.chunks)  # decoding requests in the order of their rows
+        hidden = self._forward(plan, layout)
+        sampling = self.scheduler.done(plan, self.rows.export)
+        if sampling:
+            self._sample(sampling, hidden, plan)
+        self._count(plan, time.perf_counter() - began)
+        return sampling
+
+    def finish(self, request: Request, stop: Any = "") -> None:
+        """Take a request out; what it computed stays findable for its next turn."""
+        request.stop = request.stop or stop
+        if request.row is not None:
+            self._measure_gap(request)
+            self.scheduler.remember(request, self.rows.export)
+            self.rows.free(request)
+        self.scheduler.remove(request)
+
+    def publish(self, weights: Mapping[str, Tensor], version: int, mode: str) -> None:
+        """Copy new weights in. Between two steps."""
+        self.policy.load_trainable(weights)
+        self.version = version
+        for request in self.scheduler.published(mode):
+            self.rows.free(request)
+        self._gap_wanted = mode == "keep"
+
+    @torch.inference_mode()
+    def score(self, ids: np.ndarray, top_k: int = 0, heat: float = 1.0) -> tuple[np.ndarray, Any]:
+        """Log-prob of each token given those before it, and the top-k of each position; heat multiplies logits."""
+        tokens = torch.from_numpy(ids.astype(np.int64)).to(self.shape.device)
+        hidden = self.policy.hidden(tokens, torch.arange(len(ids), device=tokens.device), Packed([len(ids)]))
+        found, tops = [torch.zeros(1)], []
+        for at in range(0, len(ids) - 1, _SCORED_ROWS):
+            rows = hidden[at : min(at + _SCORED_ROWS, len(ids) - 1)]
+            logprobs = (rows @ self.policy.head.T).float().mul_(heat).log_softmax(-1)
+            found.append(logprobs.gather(1, tokens[at + 1 : at + 1 + len(rows), None])[:, 0].cpu())
+            if top_k:
+                tops.append(logprobs.topk(top_k))
+        best = None
+        if tops:  # of the position that predicts each token; the first token has none
+            best = tuple(torch.cat([t[i] for t in tops]).cpu().numpy() for i in (1, 0))
+        return torch.cat(found).numpy(), best
+
+    def _forward(self, plan: Plan, layout: Step) -> Tensor:
+        """Final hidden states (T, D) of the step's tokens: decoding requests first, then the chunks."""
+        ids = [request.tokens[-1:] for request in plan.decode]
+        at = [np.array([request.computed for request in plan.decode], np.int64)]
+        for request, n in plan.chunks:
+            ids.append(request.tokens[request.computed : request.computed + n])
+            at.append(np.arange(request.computed, request.computed + n))
+        device = self.shape.device
+        tokens = torch.from_numpy(np.concatenate(ids).astype(np.int64)).to(device)
+        return self.policy.hidden(tokens, torch.from_numpy(np.concatenate(at)).to(device), layout)
+
+    def _sample(self, sampling: list[Request], hidden: Tensor, plan: Plan) -> None:
+        """Append a token to every request whose tokens are all computed, and see whether it ends."""
+        ends = np.cumsum([n for _, n in plan.chunks], dtype=np.int64) + len(plan.decode) - 1
+        last = [e for e, (request, _) in zip(ends, plan.chunks, strict=True) if request.computed == request.length]
+        rows = [*range(len(plan.decode)), *last]
+        logits = hidden[rows] @ self.policy.head.T
+        ids, logprobs = sample(logits, [r.params for r in sampling], [r.sampled for r in sampling])
+        for request, token, logprob in zip(sampling, ids.tolist(), logprobs.tolist(), strict=True):
+            request.append(token, logprob, self.version)
+            request.stop = self._stop(request, token)
+            if request.stop:
+                self.finish(request)
+        self.stats.sampled += len(sampling)
+
+    def _stop(self, request: Request, token: int) -> Any:
+        params = request.params
+        if token in params.stop_ids:
+            return "stop"
+        if params.stop:
+            reach = max(len(text.encode()) for text in params.stop) + _STOP_SLACK
+            tail = request.tokens[max(request.prompt, request.length - reach) :].tolist()
+            text = self.policy.base.tokenizer.decode(tail, skip_special_tokens=False)
+            if any(stop in text for stop in params.stop):
+                return "stop"
+        if request.sampled >= params.max_tokens:
+            return "length"
+        return "context" if request.length >= request.limit else ""
+
+    def _measure_gap(self, request: Request) -> None:
+        """After a publish that kept caches: how far one request's newest log-probs are from exact ones."""
+        new = [i for i, version in enumerate(request.versions) if version == self.version]
+        if not (self._gap_wanted and request.kept and new):
+            return
+        self._gap_wanted = False
+        heat = 1 / request.params.temperature if request.params.temperature > 0 else 1.0
+        exact = self.score(request.tokens, heat=heat)[0][request.prompt :][new]
+        gap = np.abs(exact - np.array(request.logprobs)[new])
+        stats, n = self.stats, len(new)
+        stats.keep_gap_mean = (stats.keep_gap_mean * stats.keep_gap_tokens + gap.sum()) / (stats.keep_gap_tokens + n)
+        stats.keep_gap_max = max(stats.keep_gap_max, float(gap.max()))
+        stats.keep_gap_tokens += n
+
+    def _count(self, plan: Plan, seconds: float) -> None:
+        prefilled = sum(n for _, n in plan.chunks)
+        share = prefilled / max(1, prefilled + len(plan.decode))
+        stats = self.stats
+        stats.steps += 1
+        stats.prompt_computed += prefilled
+        stats.prompt_reused = self.scheduler.reused
+        stats.prefill_seconds += seconds * share
+        stats.decode_seconds += seconds * (1 - share)
+        stats.running, stats.waiting = len(self.scheduler.running), len(self.scheduler.waiting)
+        stats.row_bytes = self.rows.bytes
+        stats.prefix_bytes = self.tree.size * self.shape.token_bytes

@@ -1,0 +1,77 @@
+"""From logits to tokens, for all rows of a step at once.
+
+A token depends on its own row, its request's seed and its number in the output alone, never on the batch: one
+counter-based uniform each, and the inverse of the distribution function. Log-probs are the full distribution's at the
+request's temperature, before top-k and top-p (at temperature 0: at 1).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from temper.core.protocols import SamplingParams
+
+_BLOCK = 256  # vocabulary entries summed together; the search is over blocks, then inside one
+
+
+def sample(logits: Tensor, params: Sequence[SamplingParams], index: Sequence[int]) -> tuple[Tensor, Tensor]:
+    """logits float (N, V), overwritten; index: which token of its output each row samples -> ids, log-probs (N,)."""
+    device = logits.device
+    heat = torch.tensor([1 / p.temperature if p.temperature > 0 else 1.0 for p in params], device=device)
+    scaled = logits.float().mul_(heat[:, None])
+    top, best = scaled.max(-1, keepdim=True)
+    mass = scaled.sub_(top).exp_()  # (N, V), the largest entry 1
+    blocks = pad(mass, (0, -mass.shape[1] % _BLOCK)).view(len(params), -1, _BLOCK)
+    sums = blocks.sum(-1).double().cumsum(-1)  # (N, V / block)
+    u = torch.from_numpy(uniform([p.seed for p in params], index)).to(device)
+    ids = _inverse(blocks, sums, u)
+    greedy = torch.tensor([p.temperature <= 0 for p in params], device=device)
+    ids = torch.where(greedy, best[:, 0], ids)
+    for row, p in enumerate(params):
+        if p.temperature > 0 and (p.top_k > 0 or p.top_p < 1):
+            ids[row] = _truncated(mass[row], float(sums[row, -1]), p, float(u[row]))
+    chosen = mass.gather(1, ids[:, None])[:, 0]
+    return ids, (chosen.double() / sums[:, -1]).log().float()
+
+
+def uniform(seeds: Sequence[int], index: Sequence[int]) -> np.ndarray:
+    """float64 (N,) in [0, 1) from (seed, number of the token). SplitMix64 twice (Steele et al., OOPSLA 2014)."""
+    seed = np.array([s & 0xFFFFFFFFFFFFFFFF for s in seeds], np.uint64)
+    with np.errstate(over="ignore"):
+        bits = _mix(_mix(seed) + np.asarray(index, np.uint64))
+    return (bits >> np.uint64(11)).astype(np.float64) * 2.0**-53
+
+
+def _mix(z: np.ndarray) -> np.ndarray:
+    z = z + np.uint64(0x9E3779B97F4A7C15)
+    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return z ^ (z >> np.uint64(31))
+
+
+def _inverse(blocks: Tensor, sums: Tensor, u: Tensor) -> Tensor:
+    """The entry at which the running sum first passes u of the total. blocks (N, B, block), sums (N, B) double."""
+    target = (u * sums[:, -1])[:, None]
+    block = torch.searchsorted(sums, target, right=True).clamp_(max=sums.shape[1] - 1)  # (N, 1)
+    rows = torch.arange(len(u), device=u.device)
+    inside = blocks[rows, block[:, 0]].double().cumsum(-1)  # (N, block)
+    before = torch.where(block > 0, sums.gather(1, (block - 1).clamp(min=0)), 0.0)
+    rest = torch.minimum(target - before, inside[:, -1:] * (1 - 1e-12))  # sums round: stay on an entry that has mass
+    return (block * blocks.shape[2] + torch.searchsorted(inside, rest, right=True))[:, 0]
+
+
+def _truncated(mass: Tensor, total: float, params: SamplingParams, u: float) -> Tensor:
+    """One row under top-k, then top-p: the smallest set of the likeliest tokens whose share reaches top_p."""
+    k = params.top_k if 0 < params.top_k < len(mass) else len(mass)
+    values, order = mass.topk(k)  # descending
+    running = values.double().cumsum(0)
+    share = float(running[-1]) if params.top_k > 0 else total
+    keep = int(torch.searchsorted(running, params.top_p * share)) + 1 if params.top_p < 1 else k
+    running = running[:keep]
+    target = min(u, 1 - 1e-12) * running[-1]
+    return order[torch.searchsorted(running, target, right=True).clamp_(max=len(running) - 1)]

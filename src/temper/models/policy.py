@@ -1,0 +1,104 @@
+"""A policy: transformers' decoder over a base's aliased frozen weights, plus what is trained.
+
+Engine and trainer each hold one. Frozen tensors are shared with the `Base` (and so between policies); trainable ones
+(the adapter, or every weight in full fine-tuning) are this policy's own copies, moved by `trainable` and
+`load_trainable`. Log-probs, losses and sampling are for the callers: here tokens become hidden states.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor, nn
+
+from temper.core.errors import ConfigError, CorruptError
+from temper.models import attention, lora
+from temper.models.attention import Layout
+from temper.models.load import Base
+from temper.models.lora import LoraConfig
+
+
+class Policy:
+    """`Policy(base)` is the frozen base; with `adapter` a LoRA over it; `trainable` without one copies all weights.
+
+    `trainable` says whether gradients are wanted; a policy that only samples leaves it False and is fed by
+    `load_trainable`. `full=True` makes such a policy own copies of all weights.
+    """
+
+    def __init__(
+        self,
+        base: Base,
+        adapter: LoraConfig | None = None,
+        trainable: bool = False,
+        *,
+        full: bool = False,
+    ) -> None:
+        self.base, self.adapter = base, adapter
+        owns_all = adapter is None and (trainable or full)
+        self.body, self._head = _build(base, copy=owns_all)
+        if adapter is not None:
+            lora.attach(self.body, adapter)
+        for name, parameter in self.body.named_parameters():
+            parameter.requires_grad_(trainable and (owns_all or ".lora_" in name))
+        if self._head is not None:
+            self._head.requires_grad_(trainable and owns_all)
+        self._owned = self._find_owned(owns_all)
+        self.body.train(trainable)
+
+    @property
+    def head(self) -> Tensor:
+        """The output projection, (V, D); the embedding itself where they are tied."""
+        return self.body.embed_tokens.weight if self._head is None else self._head
+
+    def hidden(self, ids: Tensor, positions: Tensor, layout: Layout) -> Tensor:
+        """Final hidden states (T, D) of flattened tokens: ids and positions int64 (T,)."""
+        h = self.body.embed_tokens(ids[None])  # (1, T, D)
+        rotary = self.body.rotary_emb(h, position_ids=positions[None])
+        for layer in self.body.layers:
+            h = layer(h, position_embeddings=rotary, layout=layout)
+        return self.body.norm(h)[0]
+
+    def trainable(self) -> dict[str, nn.Parameter]:
+        """What is trained, by the hub's names (and `...lora_A`, `...lora_B`): the live parameters, not copies."""
+        return dict(self._owned)
+
+    @torch.no_grad()
+    def load_trainable(self, weights: Mapping[str, Tensor]) -> None:
+        """Copy into the trainable parameters in place. Names and shapes must be exactly those of `trainable()`."""
+        if weights.keys() != self._owned.keys():
+            odd = sorted(weights.keys() ^ self._owned.keys())
+            raise ConfigError(f"weights do not fit this policy: {len(odd)} names differ, such as {', '.join(odd[:3])}")
+        for name, parameter in self._owned.items():
+            if weights[name].shape != parameter.shape:
+                raise ConfigError(f"{name}: expected {tuple(parameter.shape)}, got {tuple(weights[name].shape)}")
+        for name, parameter in self._owned.items():
+            parameter.copy_(weights[name])
+
+    def _find_owned(self, all_of_them: bool) -> dict[str, nn.Parameter]:
+        found = {f"model.{n}": p for n, p in self.body.named_parameters() if all_of_them or ".lora_" in n}
+        if all_of_them and self._head is not None:
+            found["lm_head.weight"] = self._head
+        return found
+
+
+def _build(base: Base, copy: bool) -> tuple[nn.Module, nn.Parameter | None]:
+    """The decoder with its parameters assigned (not copied, unless `copy`), and the head where it is not tied."""
+    from transformers import AutoModel
+
+    config = type(base.config)(**base.config.to_dict())
+    with torch.device("meta"):
+        body = AutoModel.from_config(config, attn_implementation=attention.register())
+    body.rotary_emb = type(body.rotary_emb)(config=body.config).to(base.device)  # its buffers are in no checkpoint
+
+    def own(tensor: Tensor) -> Tensor:
+        return tensor.clone() if copy else tensor
+
+    state = {name.removeprefix("model."): own(t) for name, t in base.tensors.items() if name.startswith("model.")}
+    try:
+        body.load_state_dict(state, strict=True, assign=True)
+    except RuntimeError as error:
+        raise CorruptError(f"the weights of {base.name} do not fit its config: {error}") from error
+    if config.tie_word_embeddings or "lm_head.weight" not in base.tensors:
+        return body, None
+    return body, nn.Parameter(own(base.tensors["lm_head.weight"]))

@@ -1,0 +1,1 @@
+"""Episodes: task x model x sandbox -> trace. Toolsets, environments, and the multi-turn loop."""

@@ -1,0 +1,67 @@
+"""From the helper's counters to an `Exit`: why a command ended, and the counter that proves it. Pure.
+
+A command that exited with 0 just exited, whatever happened on the way. Else what the helper killed it for counts
+first, then the kernel's counters: killed by the out-of-memory killer, forks refused, disk full.
+"""
+
+from __future__ import annotations
+
+import signal
+
+from temper.core.task import SandboxSpec
+from temper.core.trace import Cause, Exit
+from temper.sandboxes.wire import Ending
+
+_PAGE = 4096
+
+
+def exit_of(ending: Ending, spec: SandboxSpec, seconds: float) -> Exit:
+    cause, evidence = judge(ending, spec, seconds)
+    return Exit(
+        cause=cause,
+        code=ending.code,
+        stdout=ending.stdout,
+        stderr=ending.stderr,
+        truncated=ending.ended == "output",
+        seconds=ending.wall_us / 1e6,
+        evidence=evidence,
+    )
+
+
+def judge(ending: Ending, spec: SandboxSpec, seconds: float) -> tuple[Cause, str]:
+    """The cause and its evidence. `seconds` is the wall limit that the command had."""
+    if ending.ended == "exited" and ending.code == 0:
+        return "exited", ""
+    if ending.ended == "output":
+        return "output", f"more than {spec.output} bytes in one stream"
+    return _exhausted(ending, spec) or _ended(ending, spec, seconds)
+
+
+def _exhausted(ending: Ending, spec: SandboxSpec) -> tuple[Cause, str] | None:
+    if ending.oom_kills:
+        return "oom", f"memory cgroup: oom_kill={ending.oom_kills}"
+    if ending.ended == "memory" or ending.peak_memory >= spec.memory:
+        return "oom", f"resident {ending.peak_memory} of {spec.memory} bytes (sampled)"
+    if ending.forks_refused:
+        return "pids", f"pids.events: max={ending.forks_refused}"
+    if ending.peak_tasks >= spec.pids:
+        return "pids", f"{ending.peak_tasks} of {spec.pids} tasks (sampled)"
+    if ending.disk_free < _PAGE or not ending.inodes_free:
+        return "disk", f"tmpfs full: {ending.disk_free} bytes, {ending.inodes_free} inodes free"
+    return None
+
+
+def _ended(ending: Ending, spec: SandboxSpec, seconds: float) -> tuple[Cause, str]:
+    if ending.ended == "deadline":
+        return "deadline", f"wall clock {ending.wall_us / 1e6:.3f} s of {seconds:g} s"
+    if ending.ended == "cpu" or (ending.ended == "signalled" and ending.code == signal.SIGXCPU):
+        return "deadline", f"processor time over {spec.cpu_seconds:g} s"
+    if ending.ended == "signalled":
+        if ending.code == signal.SIGSYS:
+            return "policy", "seccomp: SIGSYS"
+        if ending.code == signal.SIGXFSZ:
+            return "disk", f"SIGXFSZ: file over {spec.file_size} bytes"
+        return "signalled", f"signal {ending.code}"
+    if ending.ended == "exited":
+        return "exited", f"status {ending.code}"
+    return "backend-lost", f"the helper says {ending.ended}"

@@ -1,0 +1,166 @@
+"""The native helper's wire format (`native/sandbox.h`) and the channel to one of its boxes.
+
+Frames are (size, kind) and a payload, native byte order, both ends on one machine. Requests are answered in order,
+one at a time. What the numbers of an exec reply mean is decided in `evidence`, not here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import struct
+from collections.abc import Mapping, Sequence
+
+from msgspec import Struct
+
+from temper.core.blame import FaultError
+from temper.core.task import SandboxSpec
+
+_FRAME = struct.Struct("=II")
+_OPEN = struct.Struct("=8Q")
+_NOTE = struct.Struct("=6IQ")
+_EXEC = struct.Struct("=4I")
+_REPLY = struct.Struct("=Ii8QII")
+READY, EXEC, KILL, PUT, GET, DONE, FAILED = b"RXKPGDE"
+ENDED = ("exited", "signalled", "deadline", "output", "memory", "cpu", "cancelled", "lost")
+
+
+class Note(Struct, frozen=True):
+    """What the launcher says: greeting or the end of a box. `cgroup` is 0 where no cgroup can be used, else 1 or 2."""
+
+    kind: int
+    privileged: int
+    cgroup: int
+    memory: int
+    pids: int
+    cpu: int
+    id: int
+
+
+class Ending(Struct, frozen=True):
+    """An exec reply as the helper gives it: counters, not yet a cause. Microseconds and bytes."""
+
+    ended: str
+    code: int
+    wall_us: int
+    cpu_us: int
+    peak_memory: int
+    oom_kills: int
+    forks_refused: int
+    peak_tasks: int
+    disk_free: int
+    inodes_free: int
+    stdout: bytes
+    stderr: bytes
+
+
+def pack_open(number: int, spec: SandboxSpec) -> bytes:
+    inodes = 1024 + spec.disk // 4096
+    cpu_ms = int(spec.cpu_seconds * 1000)
+    return _OPEN.pack(number, spec.memory, spec.disk, inodes, spec.file_size, spec.pids, cpu_ms, spec.output)
+
+
+def unpack_note(packet: bytes) -> Note | str:
+    """A note, or the text of a failure."""
+    if packet[:1] == bytes([FAILED]):
+        return packet[4:].decode("utf-8", "replace")
+    return Note(*_NOTE.unpack(packet))
+
+
+def pack_exec(argv: Sequence[str], env: Mapping[str, str], stdin: bytes, seconds: float) -> bytes:
+    strings = [os.fsencode(a) for a in argv] + [os.fsencode(f"{k}={v}") for k, v in env.items()]
+    if not argv or any(b"\0" in s for s in strings):
+        raise ValueError(f"expected a command without NUL characters, got {list(argv)!r}")
+    wall_ms = min(max(int(seconds * 1000), 1), 2**32 - 1)
+    return _EXEC.pack(wall_ms, len(argv), len(env), len(stdin)) + b"".join(s + b"\0" for s in strings) + stdin
+
+
+def unpack_ending(payload: bytes) -> Ending:
+    ended, *numbers, out, err = _REPLY.unpack_from(payload)
+    middle = _REPLY.size + out
+    return Ending(ENDED[ended], *numbers, payload[_REPLY.size : middle], payload[middle : middle + err])
+
+
+def pack_put(files: Mapping[str, bytes]) -> bytes:
+    parts: list[bytes] = []
+    for path, content in files.items():
+        name = os.fsencode(path)
+        parts += (_FRAME.pack(len(name), len(content)), name, content)
+    return b"".join(parts)
+
+
+class Channel(asyncio.Protocol):
+    """The owner's end of a box's socket. `failed` is why no more calls are answered."""
+
+    def __init__(self, where: str) -> None:
+        self._where = where
+        self._input = bytearray()
+        self._waiting: asyncio.Future[tuple[int, bytes]] | None = None
+        self._turn = asyncio.Lock()
+        self._transport: asyncio.Transport | None = None
+        self.failed = ""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = transport  # type: ignore[assignment]
+        self._waiting = asyncio.get_running_loop().create_future()  # the box says READY by itself
+
+    def data_received(self, data: bytes) -> None:
+        self._input += data
+        while len(self._input) >= _FRAME.size:
+            size, kind = _FRAME.unpack_from(self._input)
+            if len(self._input) < _FRAME.size + size:
+                return
+            payload = bytes(self._input[_FRAME.size : _FRAME.size + size])
+            del self._input[: _FRAME.size + size]
+            if kind == FAILED:
+                self._fail(payload.decode("utf-8", "replace"))
+            elif self._waiting and not self._waiting.done():
+                self._waiting.set_result((kind, payload))
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._fail(f"the sandbox's process has gone ({error})" if error else "the sandbox's process has gone")
+
+    def _fail(self, why: str) -> None:
+        self.failed = self.failed or why
+        if self._waiting and not self._waiting.done():
+            self._waiting.set_result((FAILED, b""))
+
+    async def ready(self, seconds: float) -> None:
+        """Waits until the box is set up. Raises FaultError("backend-lost") with the step that failed."""
+        async with self._turn:
+            await self._answer(seconds, "the sandbox to be set up")
+
+    async def call(self, kind: int, payload: bytes, seconds: float, what: str) -> bytes:
+        """One request and its answer. When cancelled, a running command is killed and its answer dropped."""
+        async with self._turn:
+            if self._waiting is not None:  # the answer of a call that was cancelled
+                await self._answer(30.0, "a cancelled call to end")
+            if self._transport is None or self.failed:
+                raise FaultError("backend-lost", self._where, self.failed)
+            self._waiting = asyncio.get_running_loop().create_future()
+            self._transport.write(_FRAME.pack(len(payload), kind))
+            self._transport.write(payload)
+            try:
+                return await self._answer(seconds, what)
+            except asyncio.CancelledError:
+                if not self.failed:
+                    self._transport.write(_FRAME.pack(0, KILL))
+                raise
+
+    async def _answer(self, seconds: float, what: str) -> bytes:
+        waiting = self._waiting
+        assert waiting is not None
+        done, _ = await asyncio.wait((waiting,), timeout=seconds)
+        self._waiting = None if done else waiting
+        if not done:
+            self.failed = f"waited {seconds:.0f} s for {what}"
+            self.close()
+        if self.failed:
+            raise FaultError("backend-lost", self._where, self.failed)
+        return waiting.result()[1]
+
+    def close(self) -> None:
+        """The box ends, and everything in it, when its socket does."""
+        self.failed = self.failed or "the sandbox is closed"
+        if self._transport is not None:
+            self._transport.abort()

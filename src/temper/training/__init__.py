@@ -1,0 +1,1 @@
+"""Training: advantages, losses, packing, log-probs, optimiser, trainer, stages. One trainer, blind to algorithms."""

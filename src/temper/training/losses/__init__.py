@@ -1,0 +1,46 @@
+"""Losses by token: one short module each (`core.protocols.Loss`), found by its name.
+
+`loss(logprobs, streams, config)` gets the K trained positions only: log-probs (K,) with gradient, streams (K,) each,
+among them `weight`, the component's own (already divided by its global count, 0 where it does not train). It gives
+loss values (K,), which the trainer multiplies by `weight` and sums, and diagnostics (K,), which it averages.
+
+Policy gradients share what follows. Names of the policies: the one that *sampled* (stream `behaviour`, stored at
+sampling, possibly several versions old), the *current* one, and, only where a stage gives it, the `proximal` one.
+
+- Without `proximal` the ratio's denominator is the behaviour policy itself: one number corrects staleness and the
+  engine's numerics, and the clip bounds the distance from what sampled (the setting of one gradient a batch).
+- With `proximal` (decoupled PPO, arXiv 2505.24298) the clip is around the proximal policy, and the rest of the way
+  to the behaviour policy is a weight without gradient.
+
+Either is truncated at `cap` (TIS); `keep` = (low, high) masks tokens whose importance weight lies outside (IcePop).
+Masked tokens stay in the normaliser.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+from torch import Tensor, ones_like
+
+LARGEST = 20.0  # log-ratios are cut here, as in verl: exp stays finite and 0 * inf cannot arise
+
+
+def importance(
+    logprobs: Tensor, streams: Mapping[str, Tensor], cap: float, keep: tuple[float, float] | None
+) -> tuple[Tensor, Tensor]:
+    """Log-ratio of the current policy to the clip's anchor (with gradient), and the weight that multiplies it (K,)."""
+    behaviour = streams["behaviour"]
+    anchor = streams.get("proximal", behaviour)
+    current = logprobs.detach() if anchor is behaviour else anchor
+    from_behaviour = (current - behaviour).clamp(-LARGEST, LARGEST).exp()
+    weight = ones_like(behaviour) if anchor is behaviour else from_behaviour.clamp(max=cap)
+    if keep is not None:
+        weight = weight * ((from_behaviour >= keep[0]) & (from_behaviour <= keep[1]))
+    return logprobs - anchor, weight
+
+
+def truncated(log_ratio: Tensor, cap: float = math.inf) -> Tensor:
+    """exp(log_ratio), cut at `cap`: its value is min(r, cap), its gradient min(r, cap) times that of log_ratio."""
+    held = log_ratio.detach()
+    return held.clamp(-LARGEST, min(math.log(cap), LARGEST)).exp() * (1 + log_ratio - held)

@@ -1,0 +1,105 @@
+"""The optimiser: AdamW, clipping by global norm, warm-up and schedule. A step that is not finite is skipped and said.
+
+Moments are plain tensors by parameter name, so that a checkpoint holds no pickle. Sharding does not live here.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Literal
+
+import torch
+from msgspec import Struct
+from torch import Tensor
+from torch.nn import Parameter
+
+from temper.core.errors import CorruptError
+
+
+class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`steps` is the length of the linear and cosine schedules; `clip` the largest global gradient norm.
+
+    Weight decay acts on matrices only.
+    """
+
+    lr: float = 1e-4
+    weight_decay: float = 0.0
+    betas: tuple[float, float] = (0.9, 0.999)
+    eps: float = 1e-8
+    clip: float = 1.0
+    warmup: int = 0
+    schedule: Literal["constant", "linear", "cosine"] = "constant"
+    steps: int = 0
+
+    def __post_init__(self) -> None:
+        if self.schedule != "constant" and self.steps <= self.warmup:
+            raise ValueError(f"schedule {self.schedule!r} needs steps above warmup, got {self.steps}")
+
+
+def learning_rate(config: Config, step: int) -> float:
+    """Rate of step `step` (from 0): linear warm-up over `warmup` steps, then the schedule down to 0 after `steps`."""
+    if step < config.warmup:
+        return config.lr * (step + 1) / (config.warmup + 1)
+    done = min(1.0, (step - config.warmup) / max(1, config.steps - config.warmup))
+    match config.schedule:
+        case "constant":
+            return config.lr
+        case "linear":
+            return config.lr * (1 - done)
+        case "cosine":
+            return config.lr * (1 + math.cos(math.pi * done)) / 2
+
+
+class Optimizer:
+    """AdamW (arXiv 1711.05101) over named parameters; reads `.grad` and clears it."""
+
+    def __init__(self, parameters: Mapping[str, Parameter], config: Config) -> None:
+        self.parameters = dict(parameters)
+        self.config = config
+        self.steps = 0  # calls, for the schedule
+        self.updates = 0  # applied ones, for the bias correction
+        # moments are fp32 at least, whatever the weights are
+        wide = {k: torch.promote_types(p.dtype, torch.float32) for k, p in self.parameters.items()}
+        self.first = {k: torch.zeros_like(p, dtype=wide[k]) for k, p in self.parameters.items()}
+        self.second = {k: torch.zeros_like(p, dtype=wide[k]) for k, p in self.parameters.items()}
+
+    @torch.no_grad()
+    def step(self) -> dict[str, float]:
+        """Update from the gradients. Gives `grad_norm` (before clipping), `lr`, `skipped` (1: it was not finite)."""
+        grads = {k: p.grad for k, p in self.parameters.items() if p.grad is not None}
+        norm = float(torch.nn.utils.get_total_norm(grads.values())) if grads else 0.0
+        lr = learning_rate(self.config, self.steps)
+        self.steps += 1
+        if math.isfinite(norm) and grads:
+            self._update(grads, lr, min(1.0, self.config.clip / (norm + 1e-12)))
+        for p in self.parameters.values():
+            p.grad = None
+        return {"grad_norm": norm, "lr": lr, "skipped": float(not math.isfinite(norm))}
+
+    def state(self) -> dict[str, Tensor]:
+        moments = (("first", self.first), ("second", self.second))
+        return {f"{moment}.{k}": t for moment, tensors in moments for k, t in tensors.items()}
+
+    def load_state(self, state: Mapping[str, Tensor], steps: int, updates: int) -> None:
+        """Raises CorruptError when the names or shapes are not those of the parameters."""
+        mine = self.state()
+        wrong = sorted(set(mine) ^ set(state)) or [k for k in mine if mine[k].shape != state[k].shape]
+        if wrong:
+            raise CorruptError(f"optimiser state does not fit the policy at {wrong[0]} ({len(wrong)} in all)")
+        for k, tensor in mine.items():
+            tensor.copy_(state[k])
+        self.steps, self.updates = steps, updates
+
+    def _update(self, grads: Mapping[str, Tensor], lr: float, scale: float) -> None:
+        self.updates += 1
+        b1, b2 = self.config.betas
+        c1, c2 = 1 - b1**self.updates, math.sqrt(1 - b2**self.updates)
+        for k, grad in grads.items():
+            p, m, v = self.parameters[k], self.first[k], self.second[k]
+            g = grad.to(m.dtype) * scale
+            m.lerp_(g, 1 - b1)
+            v.mul_(b2).addcmul_(g, g, value=1 - b2)
+            if self.config.weight_decay and p.ndim > 1:
+                p.mul_(1 - lr * self.config.weight_decay)
+            p.sub_((lr / c1 * m / (v.sqrt() / c2 + self.config.eps)).to(p.dtype))

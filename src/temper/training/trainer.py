@@ -1,0 +1,241 @@
+"""The trainer: micro-batches in, one optimiser step, metrics out. It knows streams and losses, and no algorithm.
+
+Every stream `w_NAME` is the weight of loss component NAME; the step's loss is the plain sum of weight * loss over all
+micro-batches, so how they were cut cannot change it. `version` counts steps, skipped ones too: it is the number that
+the weights are published under. A checkpoint is a folder of safetensors and JSON with checksums, renamed into place.
+No random number is drawn here, so there is no generator to save. Data order and cursors belong to the stages.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+import shutil
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from temper.core import registry
+from temper.core.errors import ConfigError, CorruptError, MissingError, nearest
+from temper.core.trace import MicroBatch
+from temper.models import lora
+from temper.models.attention import Packed
+from temper.models.policy import Policy
+from temper.training import optim
+from temper.training.logprobs import logprobs
+from temper.training.losses import LARGEST
+from temper.training.optim import Optimizer
+from temper.training.packing import previous
+
+LOSSES: dict[str, dict[str, Any]] = {
+    "pg": {"kind": "ppo_clip"},
+    "ce": {"kind": "cross_entropy"},
+    "kl": {"kind": "kl"},
+}
+
+
+class Config(optim.Config, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`micro_tokens`: cap of a micro-batch. `temperature`: what was sampled at. `losses`: tables by component.
+
+    `losses` adds to or replaces entries of `LOSSES`, e.g. `losses.pg = {kind = "cispo", high = 0.3}`.
+    """
+
+    micro_tokens: int = 4096
+    temperature: float = 1.0
+    losses: dict[str, dict[str, Any]] = msgspec.field(default_factory=dict)
+
+
+class Trainer:
+    """Owns the optimiser of one policy. `step` blocks; run it in a thread beside an event loop."""
+
+    def __init__(self, policy: Policy, config: Config) -> None:
+        self.policy = policy
+        self.config = config
+        self.version = 0
+        self.optimizer = Optimizer(policy.trainable(), config)
+        self.losses = {
+            name: registry.configure("training.losses", table) for name, table in (LOSSES | config.losses).items()
+        }
+
+    def step(self, batches: Sequence[MicroBatch]) -> dict[str, float]:
+        """Gradient over all `batches`, one update, version + 1. A gradient that is not finite changes nothing."""
+        start = time.perf_counter()
+        meter = _Meter()
+        for parameter in self.optimizer.parameters.values():
+            parameter.grad = None  # of a step that was interrupted
+        for batch in batches:
+            self._loss(batch, meter).backward()
+        metrics = meter.metrics() | self.optimizer.step()
+        self.version += 1
+        seconds = time.perf_counter() - start
+        return metrics | {"micro_batches": float(len(batches)), "seconds": seconds}
+
+    def state(self) -> dict[str, Any]:
+        """Everything that a step depends on. Tensors are live, not copies."""
+        return {
+            "weights": {k: p.detach() for k, p in self.optimizer.parameters.items()},
+            "optimizer": self.optimizer.state(),
+            "counters": {
+                "version": self.version,
+                "steps": self.optimizer.steps,
+                "updates": self.optimizer.updates,
+            },
+        }
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Take over a `state()`. Raises CorruptError or ConfigError when it is another policy's."""
+        counters = state["counters"]
+        self.optimizer.load_state(state["optimizer"], counters["steps"], counters["updates"])
+        self.policy.load_trainable(state["weights"])
+        self.version = counters["version"]
+
+    def save(self, folder: str | Path) -> None:
+        """Write a checkpoint: the adapter in PEFT's format (or the model in the hub's), moments, counters."""
+        folder = Path(folder)
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        partial = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
+        state = self.state()
+        try:
+            self._save_weights(state["weights"], partial)
+            save_file({k: t.cpu() for k, t in state["optimizer"].items()}, partial / "optimizer.safetensors")
+            files = {path.name: _digest(path) for path in sorted(partial.iterdir())}
+            described = {"counters": state["counters"], "sha256": files}
+            (partial / "trainer.json").write_text(json.dumps(described, indent=2) + "\n", "utf-8")
+            _sync(partial)
+            shutil.rmtree(folder, ignore_errors=True)
+            partial.rename(folder)
+        finally:
+            shutil.rmtree(partial, ignore_errors=True)
+
+    def load(self, folder: str | Path) -> None:
+        """Read a checkpoint of `save`. Raises MissingError, CorruptError (which file, and why), ConfigError."""
+        folder = Path(folder)
+        try:
+            described = json.loads((folder / "trainer.json").read_text("utf-8"))
+            files, counters = described["sha256"], described["counters"]
+        except FileNotFoundError:
+            raise MissingError(f"no checkpoint at {folder}: expected a folder with trainer.json") from None
+        except (ValueError, KeyError, TypeError) as error:
+            raise CorruptError(f"{folder / 'trainer.json'} does not read: {error!r}; use an older checkpoint") from None
+        for name, digest in files.items():
+            path = folder / name
+            if not path.is_file() or _digest(path) != digest:
+                raise CorruptError(f"{path} is missing or not as it was written; use an older checkpoint")
+        weights = lora.load(folder)[1] if self.policy.adapter else load_file(folder / "model.safetensors")
+        optimizer = load_file(folder / "optimizer.safetensors")
+        self.load_state({"weights": weights, "optimizer": optimizer, "counters": counters})
+
+    def _save_weights(self, weights: Mapping[str, Tensor], folder: Path) -> None:
+        base = self.policy.base
+        if self.policy.adapter is not None:
+            lora.save(weights, self.policy.adapter, folder, base.name)
+            return
+        save_file({k: t.cpu().contiguous() for k, t in weights.items()}, folder / "model.safetensors")
+        base.config.save_pretrained(folder)
+        base.tokenizer.save(str(folder / "tokenizer.json"))
+
+    def _loss(self, batch: MicroBatch, meter: _Meter) -> Tensor:
+        """This micro-batch's part of the step's loss."""
+        weights = {k.removeprefix("w_"): v for k, v in batch.streams.items() if k.startswith("w_")}
+        before = previous(batch)
+        at = (before >= 0) & (sum(v != 0 for v in weights.values()) > 0)  # (T,) bool, K true
+        put = self._put
+        hidden = self.policy.hidden(put(batch.ids), put(batch.positions), Packed(batch.lengths, batch.parents))
+        found, entropy = logprobs(
+            hidden[put(before[at])], self.policy.head, put(batch.ids[at]), self.config.temperature, entropy=True
+        )
+        streams = {k: put(v[at]).to(found.dtype) for k, v in batch.streams.items()}
+        meter.observe(len(batch.ids), found.detach(), entropy, streams, self.version)
+        total = found.new_zeros(())
+        for name in weights:
+            module, config = self._component(name, streams)
+            weight = streams[f"w_{name}"]
+            values, diagnostics = module.loss(found, streams | {"weight": weight}, config)
+            part = (values * weight).sum()
+            meter.component(name, float(part.detach()), diagnostics, weight != 0)
+            total = total + part
+        return total
+
+    def _component(self, name: str, streams: Mapping[str, Tensor]) -> tuple[Any, Any]:
+        if name not in self.losses:
+            raise ConfigError(f"no loss for the stream w_{name}; {nearest(name, self.losses)}")
+        module, config = self.losses[name]
+        missing = module.streams - streams.keys()
+        if missing:
+            raise ConfigError(
+                f"loss {module.__name__} of component {name} needs the streams {', '.join(sorted(missing))}"
+            )
+        return module, config
+
+    def _put(self, array: Any) -> Tensor:
+        return torch.from_numpy(array).to(self.policy.base.device)
+
+
+class _Meter:
+    """Sums and counts over micro-batches, so that metrics are means over tokens whatever the cut."""
+
+    def __init__(self) -> None:
+        self.sums: defaultdict[str, float] = defaultdict(float)
+        self.counts: defaultdict[str, int] = defaultdict(int)
+        self.totals: defaultdict[str, float] = defaultdict(float)
+        self.largest: dict[str, float] = {}
+
+    def observe(self, tokens: int, found: Tensor, entropy: Tensor, streams: Mapping[str, Tensor], version: int) -> None:
+        """What is true of any loss: size, entropy, and where tokens were sampled, distance to the behaviour policy."""
+        self.totals["tokens"] += tokens
+        self.totals["trained_tokens"] += len(found)
+        self._mean("entropy", entropy)
+        if "version" not in streams or "behaviour" not in streams:
+            return
+        sampled = streams["version"] >= 0
+        d = (found - streams["behaviour"])[sampled]
+        ratio = d.clamp(-LARGEST, LARGEST).exp()
+        age = version - streams["version"][sampled]
+        self._mean("ratio", ratio)
+        self._mean("kl_behaviour", ratio - 1 - d)  # k3, of the behaviour policy to the current one
+        self._mean("age", age)
+        self._largest("ratio_max", ratio)
+        self._largest("age_max", age)
+        gap = d[age == 0].abs()  # the same weights in engine and trainer: numerics alone
+        self._mean("logprob_gap", gap)
+        self._largest("logprob_gap_max", gap)
+
+    def component(self, name: str, loss: float, diagnostics: Mapping[str, Tensor], trained: Tensor) -> None:
+        self.totals[f"loss_{name}"] += loss
+        self.totals["loss"] += loss
+        for key, values in diagnostics.items():
+            self._mean(key, values[trained])
+
+    def metrics(self) -> dict[str, float]:
+        means = {k: self.sums[k] / n for k, n in self.counts.items() if n}
+        return {"loss": 0.0, "tokens": 0.0, "trained_tokens": 0.0} | self.totals | means | self.largest
+
+    def _mean(self, name: str, values: Tensor) -> None:
+        self.sums[name] += float(values.sum())
+        self.counts[name] += len(values)
+
+    def _largest(self, name: str, values: Tensor) -> None:
+        if len(values):
+            self.largest[name] = max(self.largest.get(name, -math.inf), float(values.max()))
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _sync(folder: Path) -> None:
+    """Flush the files of a folder to the disk, so that the rename cannot outlive their content."""
+    for path in folder.iterdir():
+        with path.open("rb") as file:
+            os.fsync(file.fileno())

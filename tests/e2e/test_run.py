@@ -1,0 +1,168 @@
+"""Whole runs on the tiny model, as a person starts them: the command, the run directory, the report."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from temper.evaluation.outcome import Outcome
+from temper.runs.stages.rl import Opened, Progress, Rollout
+from temper.store.run import RunDirectory
+
+HERE = Path(__file__).parent
+
+RECIPE = """
+name = "tiny"
+unaudited = ["arithmetic"]
+verifier_workers = 1
+[model]
+base = "tiny:"
+[[domains]]
+kind = "arithmetic"
+[[stages]]
+kind = "sft"
+demonstrations = 16
+data = { batch = 8 }
+checkpoint_every = 1
+[[stages]]
+kind = "rl"
+steps = 4
+pacing = { batch = 8, group = 4, eta = 1 }
+sampling = { max_tokens = 12 }
+[evaluation]
+tasks = 6
+examples = 1
+"""
+
+
+def temper(*args, **more):
+    env = os.environ | {"PYTHONPATH": str(HERE)}
+    return subprocess.Popen(
+        [sys.executable, "-m", "temper.cli", *args], env=env, stderr=subprocess.PIPE, text=True, **more
+    )
+
+
+def finish(process, seconds=100):
+    _, errors = process.communicate(timeout=seconds)
+    return process.returncode, errors
+
+
+@pytest.fixture
+def recipe(tmp_path):
+    path = tmp_path / "tiny.toml"
+    path.write_text(RECIPE)
+    return path
+
+
+def trained_groups(run):
+    saved = run.latest("rl").folder
+    return msgspec.json.decode((saved / "progress.json").read_bytes(), type=Progress).trained
+
+
+@pytest.mark.slow
+def test_a_recipe_runs_from_start_to_report(recipe, tmp_path):
+    code, errors = finish(temper("run", str(recipe), "--root", str(tmp_path), stdout=subprocess.DEVNULL))
+    assert code == 0, errors
+    report = json.loads((tmp_path / "tiny" / "report.json").read_text())
+    assert list(report["stages"]) == ["base", "sft", "rl"]
+    assert all(stage["overall"]["n"] == 6 for stage in report["stages"].values())
+    assert (tmp_path / "tiny" / "report.png").read_bytes().startswith(b"\x89PNG")
+    run = RunDirectory.view(tmp_path / "tiny")
+    assert len(trained_groups(run)) == 4 * 2
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+def test_killed_at_random_moments_it_resumes_and_trains_each_rollout_once(recipe, tmp_path):
+    rng = random.Random(0)
+    path = tmp_path / "tiny"
+    process = temper("run", str(recipe), "--root", str(tmp_path), stdout=subprocess.DEVNULL)
+    for _ in range(3):
+        time.sleep(rng.uniform(3, 9))
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+        again = ["--resume", str(path)] if (path / "recipe.json").exists() else [str(recipe), "--root", str(tmp_path)]
+        process = temper("run", *again, stdout=subprocess.DEVNULL)
+    code, errors = finish(process, 200)
+    assert code == 0, errors
+    run = RunDirectory.view(path)
+    trained = trained_groups(run)
+    assert len(trained) == len(set(trained)) == 4 * 2
+    slots = {}
+    for rollout in run.log("rollouts", Rollout):
+        slots.setdefault(rollout.group, []).append(rollout.slot)
+    assert all(sorted(slots[group]) == [0, 1, 2, 3] for group in trained)
+    opened = [o.group for o in run.log("groups", Opened)]
+    assert len(opened) == len(set(opened)), "a group was opened twice"
+    stages = [o.stage for o in run.log("outcomes", Outcome)]
+    assert {s: stages.count(s) for s in stages} == {"base": 6, "sft": 6, "rl": 6}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_reinforcement_learning_reaches_a_reward_that_random_cannot(tmp_path):
+    path = tmp_path / "digits.toml"
+    path.write_text(
+        """
+name = "digits"
+unaudited = ["plugins.digits"]
+verifier_workers = 1
+[model]
+base = "tiny:"
+[[domains]]
+kind = "plugins.digits"
+[[stages]]
+kind = "rl"
+steps = 30
+pacing = { batch = 64, group = 16, eta = 1 }
+trainer = { lr = 1e-2 }
+[evaluation]
+tasks = 8
+examples = 0
+sampling = { temperature = 1.0 }
+"""
+    )
+    code, errors = finish(temper("run", str(path), "--root", str(tmp_path), stdout=subprocess.DEVNULL), 280)
+    assert code == 0, errors
+    report = json.loads((tmp_path / "digits" / "report.json").read_text())
+    before = report["stages"]["base"]["overall"]["score"]
+    after = report["stages"]["rl"]["overall"]["score"]
+    assert before < 0.2
+    assert after > 0.7
+
+
+@pytest.mark.slow
+def test_interrupt_stops_cleanly_and_says_how_to_resume(recipe, tmp_path):
+    process = temper("run", str(recipe), "--root", str(tmp_path), stdout=subprocess.DEVNULL)
+    time.sleep(8)
+    process.send_signal(signal.SIGINT)
+    code, errors = finish(process, 60)
+    assert code == 130
+    assert f"--resume {tmp_path / 'tiny'}" in errors
+
+
+@pytest.mark.parametrize(
+    ("args", "code", "words"),
+    [
+        (["run", "quickstrat"], 3, "did you mean 'quickstart'"),
+        (["run", "smoke", "evaluation.task=3"], 2, "did you mean 'tasks'"),
+        (["run", "smoke", "model.base=/nowhere"], 3, "/nowhere"),
+        (["run", "--resume", "/nowhere"], 3, "no run at"),
+        (["run"], 2, "expected a recipe"),
+        (["bench", "nothing"], 3, "nothing is measured"),
+        (["list", "domain"], 3, "did you mean 'domains'"),
+    ],
+)
+def test_bad_input_gets_a_clear_error_and_its_exit_code(args, code, words, tmp_path):
+    more = ["--root", str(tmp_path)] if args[0] == "run" and "--resume" not in args else []
+    found, errors = finish(temper(*args, *more, stdout=subprocess.DEVNULL))
+    assert found == code
+    assert words in errors
+    assert "Traceback" not in errors

@@ -1,0 +1,130 @@
+"""Code is graded by what its functions give, in a fresh box that never sees an expected value."""
+
+from __future__ import annotations
+
+import pytest
+from bare import BareBackend
+
+from temper.core.task import SandboxSpec
+from temper.verifiers import code
+
+CASES = [
+    {"function": "f", "args": [2], "expect": 4},
+    {"function": "f", "args": [-3], "expect": 9},
+    {"function": "f", "args": ["x"], "raises": "TypeError"},
+]
+REFERENCE = {"module": "m.py", "cases": CASES, "solution": {"m.py": "def f(x):\n    return x * x\n"}}
+
+# the classes of research: HumanEval passes 37 of 40 with an always-equal object, 40 of 40 with sys.exit(0)
+ATTACKS = {
+    "always equal": "class E:\n    def __eq__(s, o): return True\n    __hash__ = None\ndef f(x): return E()",
+    "an int that lies": "class I(int):\n    def __eq__(s, o): return True\ndef f(x): return I(4)",
+    "exit at import": "import sys; sys.exit(0)",
+    "_exit at import": "import os; os._exit(0)",
+    "_exit in the call": "import os\ndef f(x): os._exit(0)",
+    "kills the driver": "import os, signal; os.kill(os.getppid(), signal.SIGKILL)",
+    "prints a report": 'print(\'{"nonce": "", "outcomes": [["value", ["int", "0x4"]]]}\')\ndef f(x): return 0',
+    "patched builtins": "import builtins, json\nbuiltins.type = lambda *a: int\nbuiltins.hex = lambda x: '0x4'\n"
+    'json.dumps = lambda *a, **k: \'["value", ["int", "0x4"]]\'\ndef f(x): return 0',
+    "patched encoder": "import __main__\n__main__.encode = lambda v: ['int', '0x4']\ndef f(x): return v",
+    "garbage on the pipe": "import os\nfor fd in range(3, 20):\n"
+    "    try: os.write(fd, b'[[[\\n')\n    except OSError: pass\n"
+    "def f(x): return x * x",
+    "wrong type": "def f(x): return float(x * x)",
+    "syntax": "def f(x) return x",
+    "nothing": "",
+    "constant": "def f(x): return 4",
+}
+
+
+@pytest.fixture
+def boxes() -> BareBackend:
+    return BareBackend()
+
+
+@pytest.fixture
+def grade(judged, boxes, workspace):
+    def run(source: str, reference=REFERENCE, **artifacts: bytes):
+        files = {"m.py": source.encode(), **artifacts}
+        verifier = code.create(code.Config(seconds=2.0), None, boxes)
+        return judged(verifier, reference, "done", files, sandbox=workspace, artifacts=("m.py",))
+
+    return run
+
+
+def test_the_solution_passes(grade):
+    verdict = grade(REFERENCE["solution"]["m.py"])
+    assert (verdict.score, verdict.components) == (1.0, {"passed": 1.0})
+
+
+@pytest.mark.parametrize("attack", ATTACKS)
+def test_attacks_do_not_pass(grade, attack):
+    verdict = grade(ATTACKS[attack])
+    assert (verdict.status, verdict.score) == ("graded", 0.0)
+    assert verdict.evidence
+
+
+def test_only_declared_artifacts_are_used_and_expected_values_stay_out(grade, boxes):
+    reference = {"module": "m.py", "cases": [{"function": "f", "args": [1], "expect": "needle-4711"}]}
+    grade("def f(x): return 1", reference, **{"conftest.py": b"raise SystemExit(0)", "README": b"changed"})
+    assert boxes.opened[0].files == {"m.py": b"def f(x): return 1", "README": b"fix f"}
+    assert "needle-4711" not in grade("def f(x): return 1", reference).evidence[0].text
+
+
+def test_evidence_names_the_first_failing_case(grade):
+    hidden = grade("def f(x): return x + x")
+    assert hidden.evidence[0].text == "f(-3) returned -6, which is wrong"
+    assert hidden.components["passed"] == pytest.approx(1 / 3)
+    visible = {**REFERENCE, "cases": [{**CASES[1], "visible": True}]}
+    assert grade("def f(x): return x + x", visible).evidence[0].text.endswith("expected 9")
+    assert "ZeroDivisionError: division by zero" in grade("def f(x): return 1 / 0").evidence[0].text
+
+
+@pytest.mark.parametrize(
+    ("expression", "expected", "right"),
+    [
+        ("(1, [2.5, None], {'a': {1, 2}})", (1, [2.5, None], {"a": {2, 1}}), True),
+        ("[1, 2]", (1, 2), False),
+        ("True", 1, False),
+        ("1", True, False),
+        ("{1: 'a', 'b': 2}", {"b": 2, 1: "a"}, True),
+        ("frozenset({1})", {1}, False),
+        ("'\\u00e9\\ud800'", "é\ud800", True),
+        ("b'x'", "x", False),
+        ("float('nan')", float("nan"), True),
+        ("-0.0", 0.0, True),
+        ("0.1 + 0.2", 0.3, False),
+        ("10 ** 400", 10**400, True),
+        ("[0] * 300000", [0] * 10, False),
+    ],
+)
+def test_values_are_compared_by_type_and_value(grade, expression, expected, right):
+    reference = {"module": "m.py", "cases": [{"function": "f", "expect": expected}]}
+    assert grade(f"def f(): return {expression}", reference).score == right
+
+
+def test_tolerance_is_for_the_cases_that_say_so(grade):
+    reference = {"module": "m.py", "cases": [{"function": "f", "expect": [0.3], "tolerance": 1e-9}]}
+    assert grade("def f(): return [0.1 + 0.2]", reference).score == 1
+    assert grade("def f(): return [0.31]", reference).score == 0
+    assert grade("def f(): return ['0.3']", reference).score == 0
+
+
+def test_blame(grade, judged, boxes, workspace):
+    assert grade("while True: pass").why == "deadline"
+    verifier = code.create(None, None, boxes)
+    missing = judged(verifier, REFERENCE, "done", {}, sandbox=workspace, artifacts=("m.py",))
+    assert (missing.why, missing.masked) == ("artifact-missing", False)
+    for broken in ({**REFERENCE, "cases": []}, {**REFERENCE, "cases": [{"function": "f"}]}, {"module": "m.py"}):
+        assert grade("", broken).why == "reference-missing"
+    boxes.lost = True
+    lost = grade(REFERENCE["solution"]["m.py"])
+    assert (lost.status, lost.why, lost.score) == ("infra", "backend-lost", 0.0)
+
+
+def test_modules_in_packages(judged, boxes):
+    spec = SandboxSpec(files={"pkg/__init__.py": b"", "pkg/base.py": b"K = 3\n"})
+    reference = {"module": "pkg/m.py", "cases": [{"function": "f", "kwargs": {"x": 2}, "expect": 6}]}
+    files = {"pkg/m.py": b"from pkg.base import K\ndef f(x): return K * x\n"}
+    verifier = code.create(None, None, boxes)
+    assert judged(verifier, reference, "", files, sandbox=spec, artifacts=("pkg/m.py",)).score == 1

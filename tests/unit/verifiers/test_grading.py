@@ -1,0 +1,63 @@
+"""The one way to a verdict: faults are masked, the policy's own limits score 0, and our crashes are ours."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from temper.core.blame import Fault, FaultError
+from temper.core.task import Message, Task
+from temper.core.trace import Segment, Trace, Verdict
+from temper.verifiers import exact
+from temper.verifiers.grading import grade
+
+TASK = Task(id="t", domain="d", messages=(), reference={"answer": "yes"})
+SAID = (Segment.given((Message("assistant", "yes"),), []),)
+
+
+class Raises:
+    name, hash = "raises", "0"
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+
+    async def grade(self, task, trace, artifacts) -> Verdict:
+        raise self.error
+
+
+def verdict(verifier=None, task=TASK, **trace) -> Verdict:
+    episode = Trace(id="x", task="t", domain="d", seed=0, segments=SAID, **trace)
+    return asyncio.run(grade(task, episode, {}, verifier or exact.create()))
+
+
+def test_a_finished_episode_is_scored():
+    assert verdict().score == verdict(stop="done").score == 1.0
+    assert verdict().verifier == exact.create().hash
+
+
+@pytest.mark.parametrize("stop", ["turns", "tokens", "context", "seconds", "malformed"])
+def test_the_policys_own_limit_is_a_graded_zero_whatever_it_delivered(stop):
+    found = verdict(stop=stop)
+    assert (found.status, found.blame, found.score, found.why) == ("graded", "policy", 0.0, stop)
+
+
+@pytest.mark.parametrize("what", ["backend-lost", "engine-lost", "environment-broken", "lease-lost"])
+def test_a_fault_is_masked_and_never_a_zero(what):
+    found = verdict(stop="fault", fault=Fault(what, "somewhere"))
+    assert (found.masked, found.why) == (True, what)
+
+
+def test_a_fault_without_a_name_is_masked_too():
+    assert verdict(stop="fault").masked
+
+
+def test_a_task_without_a_usable_reference_is_the_tasks_fault():
+    for reference in (None, "yes", {}, {"answer": 1}, {"answer": "yes", "typo": 1}):
+        task = Task(id="t", domain="d", messages=(), reference=reference)
+        assert verdict(task=task).why == "reference-missing"
+
+
+def test_a_verifier_that_raises_is_the_verifiers_fault():
+    assert verdict(Raises(KeyError("x"))).why == "verifier-crash"
+    assert verdict(Raises(FaultError("network", "judge"))).status == "infra"

@@ -1,0 +1,98 @@
+"""Answers to calculations: what math-verify 0.9.0 gets wrong, surface forms, and where the answer is looked for."""
+
+from __future__ import annotations
+
+import pytest
+
+from temper.verifiers import math
+from temper.verifiers.checks import answers
+
+# false accepts and rejects of math-verify 0.9.0: huggingface/Math-Verify issues 14, 47, 60, 64, 82
+KNOWN = [
+    (r"1331, 1728", r"1728", False),
+    (r"1728", r"1331 \text{ and } 1728", False),
+    (r"1331, 1728", r"1728 and 1331", True),
+    (r"1/2004!", r"\frac{1}{2006!}", False),
+    (r"1/2004!", r"\frac{1}{2004!}", True),
+    (r"2^{-99}", r"2^{-98}", False),
+    (r"2^{-99}", r"\frac{1}{2^{99}}", True),
+    (r"1-1/e", r"1+1/e", False),
+    (r"1-1/e", r"1-\frac{1}{e}", True),
+    (r"y = 2x + 3", r"y = 3x - 1", False),
+    (r"y = 2x + 3", r"2y = 4x + 6", True),
+    (r"\sqrt{\frac{1}{n}}", r"\frac{1}{\sqrt{n}}", True),
+    (r"sqrt(1/n)", r"1/sqrt(n)", True),
+]
+FORMS = [
+    ("3/4", "0.75", True),
+    ("3/4", r"\frac34", True),
+    ("3/4", r"-\frac{3}{4}", False),
+    ("3/4", "0.7500001", False),
+    ("1/3", "0.333", False),
+    ("3/2", r"1\frac{1}{2}", True),
+    ("1,234", "1234", True),
+    ("12345", "12,345 ", True),
+    ("100000", "1e5", True),
+    ("7", "x = 7", True),
+    ("7", "3 + 4 = 7", True),
+    ("x=3, y=4", "y=4, x=3", True),
+    ("x=3, y=4", "x=4, y=3", False),
+    ("x=3, y=4", "3, 4", False),
+    ("x=-1, x=2", r"\{2, -1\}", True),
+    ("(1, 2)", "(2, 1)", False),
+    ("(1, 2]", "(1, 2)", False),
+    (r"(1, \sqrt{2}]", r"\left(1, \sqrt2\right]", True),
+    ("50%", "0.5", True),
+    ("50", r"50\%", True),
+    ("50%", r"5\%", False),
+    ("5", r"5 \text{ km}", True),
+    ("2", "2 pi", False),
+    ("-2^2", "-4", True),
+    ("x^2+2x+1", "(x+1)^2", True),
+    ("x", r"\sqrt{x^2}", False),  # only for positive x
+    (r"\sqrt{3}/2", r"\frac{\sqrt{3}}{2}", True),
+    (r"\pi", "3.14159265358979", False),
+    (r"x \ge 3", r"3 \le x", True),
+    (r"x \ge 3", "x > 3", False),
+    (r"\begin{pmatrix}1&2\\3&4\end{pmatrix}", r"\begin{pmatrix}1&2\\3&4\end{pmatrix}", True),
+    (r"\begin{pmatrix}1&2\\3&4\end{pmatrix}", r"\begin{pmatrix}1&2\\3&5\end{pmatrix}", False),
+    (r"\infty", r"-\infty", False),
+    ("0", "banana", False),
+    ("i", "-i", False),
+]
+
+
+@pytest.mark.parametrize(("gold", "answer", "right"), KNOWN + FORMS)
+def test_equality(judged, pool, gold, answer, right):
+    verdict = judged(math.create(None, pool), {"answer": gold}, f"Thus \\boxed{{{answer}}}.")
+    assert (verdict.status, verdict.score) == ("graded", right), verdict.evidence
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        (r"\boxed{1} or rather \boxed{\frac{1}{2}}", r"\frac{1}{2}"),
+        (r"\boxed{\boxed{42}}", ""),
+        (r"\boxed{42", ""),
+        ("2 + 2\n#### 4\nbye", "4"),
+        ("The answer is 42 apples. Or 43?", "42"),
+        ("The answer is **73**.", "73"),  # Math-Verify#76
+        ("Final answer: $x = 3$", "$x = 3$"),
+        ("The answer is 2 and 3", "2 and 3"),
+        ("She has 12 left", "12"),
+        ("3, 5, 7, 42", "3, 5, 7, 42"),  # all answers at once are one answer
+        ("40 + 2 = 42", "40 + 2 = 42"),
+        ("", ""),
+        ("I do not know.", ""),
+        ("\u0664\u0662", ""),  # Arabic digits are not the form that was asked for
+        ("nan", ""),
+    ],
+)
+def test_where_the_answer_stands(text, found):
+    assert answers.extract(text) == found
+
+
+def test_a_bomb_is_the_answers_fault_and_scores_nothing(judged, pool):
+    verifier = math.create(math.Config(seconds=1.5), pool)
+    verdict = judged(verifier, {"answer": "42"}, r"\boxed{2^{2^{2^{100}}}}")
+    assert (verdict.why, verdict.score, verdict.masked) == ("answer-exceeds-verifier", 0.0, False)
