@@ -25,7 +25,7 @@ check: $(READY)
 bench: $(READY)
 	$(BIN)/temper bench --all
 
-$(READY): pyproject.toml constraints.txt native/build.py native/sandbox.c
+$(READY): pyproject.toml constraints.txt $(wildcard native/*)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Temper needs Python 3.11 or newer: make PYTHON=/path/to/python3.11"; exit 3; }
 	@command -v cc >/dev/null || { echo "Temper builds a small sandbox helper and needs a C compiler, e.g. apt-get install gcc libc6-dev"; exit 3; }
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)

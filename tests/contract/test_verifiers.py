@@ -1,6 +1,6 @@
 """What every verifier plugin has to hold: gold passes, attacks do not, nothing raises, hanging never pays.
 
-A plugin is found by its name; what it needs besides (a reference, gold, a wrong and a hanging answer) is in `SPECIMENS`.
+A plugin is found by its name; what it needs besides (reference, gold, wrong and hanging answers) is in `SPECIMENS`.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import pytest
 from temper.core import registry
 from temper.core.task import Message, SandboxSpec, Task
 from temper.core.trace import Segment, Trace, Verdict
+from temper.sandboxes import local
 from temper.verifiers.grading import grade
 from temper.verifiers.pool import Pool
 
@@ -28,7 +29,7 @@ MOVE = {"name": "move", "arguments": {"to": "b"}}
 
 @dataclass
 class Specimen:
-    """`deliver` turns an answer into artifacts, as the policy's environment would."""
+    """What a plugin is tried on. `deliver` turns an answer into artifacts, as the policy's environment would."""
 
     reference: Any
     gold: str
@@ -115,8 +116,7 @@ def pool(loop):
 
 @pytest.fixture(scope="module")
 def sandboxes(loop):
-    module, config = registry.configure("sandboxes", "local")
-    backend = module.create(config)
+    backend = local.create()
     yield backend
     asyncio.run_coroutine_threadsafe(backend.close(), loop).result()
 
@@ -172,12 +172,18 @@ def test_one_answer_has_one_verdict(plugin, judge):
         assert judge(answer) == judge(answer) == judge(answer)
 
 
-def test_a_second_event_loop_in_another_thread_may_use_it(plugin, judge):
+def test_a_second_event_loop_in_another_thread_may_share_the_pool(plugin, judge, pool):
     verifier, specimen = plugin
+
+    async def elsewhere() -> Verdict:
+        backend = local.create()  # a sandbox backend belongs to one event loop, the pool to all
+        other = registry.find("verifiers", verifier.name).create(None, pool, backend)
+        verdict = await grade(*episode(specimen, specimen.gold), other)
+        await backend.close()
+        return verdict
+
     found: list[Verdict] = []
-    thread = threading.Thread(
-        target=lambda: found.append(asyncio.run(grade(*episode(specimen, specimen.gold), verifier)))
-    )
+    thread = threading.Thread(target=lambda: found.append(asyncio.run(elsewhere())))
     thread.start()
     thread.join()
     assert found == [judge(specimen.gold)]

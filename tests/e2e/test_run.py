@@ -43,7 +43,7 @@ examples = 1
 
 
 def temper(*args, **more):
-    env = os.environ | {"PYTHONPATH": str(HERE)}
+    env = os.environ | {"PYTHONPATH": os.pathsep.join([str(HERE), os.environ.get("PYTHONPATH", "")])}
     return subprocess.Popen(
         [sys.executable, "-m", "temper.cli", *args], env=env, stderr=subprocess.PIPE, text=True, **more
     )
@@ -141,7 +141,7 @@ sampling = { temperature = 1.0 }
 @pytest.mark.slow
 def test_interrupt_stops_cleanly_and_says_how_to_resume(recipe, tmp_path):
     process = temper("run", str(recipe), "--root", str(tmp_path), stdout=subprocess.DEVNULL)
-    time.sleep(8)
+    next(line for line in process.stderr if "ready" in line)
     process.send_signal(signal.SIGINT)
     code, errors = finish(process, 60)
     assert code == 130

@@ -145,7 +145,7 @@ LEVEL_THREE = (
     ("owner and {l} of {t} with {n} over {k}", f"SELECT owner, {{l}} FROM {_JOIN} WHERE {{n}} > {{k}}"),
     ("{l} of {t} in {w} with {n} under {k}", f"SELECT {{l}} FROM {_JOIN} WHERE town = '{{w}}' AND {{n}} < {{k}}"),
     ("total {n} per town of {t} with {m} over {k}", f"SELECT town, SUM({{n}}) FROM {_JOIN} WHERE {{m}} > {{k}} GROUP BY town"),
-    ("towns where the total {n} of {t} with {m} under {k} is over {j}", f"SELECT town FROM {_JOIN} WHERE {{m}} < {{k}} GROUP BY town HAVING SUM({{n}}) > {{j}}"),
+    ("towns with more than 1 of {t} with {m} under {k}", f"SELECT town FROM {_JOIN} WHERE {{m}} < {{k}} GROUP BY town HAVING COUNT(*) > 1"),
     ("owners without {t} with {n} over {k}", "SELECT owner FROM owners WHERE id NOT IN (SELECT owner_id FROM {t} WHERE {n} > {k})"),
     ("{l} of {t} with {n} above the average {n} and {m} over {k}", "SELECT {l} FROM {t} WHERE {n} > (SELECT AVG({n}) FROM {t}) AND {m} > {k}"),
     ("{l} of {t} in {w} with {m} over {k}, highest {n} first", f"SELECT {{l}} FROM {_JOIN} WHERE town = '{{w}}' AND {{m}} > {{k}} ORDER BY {{n}} DESC"),

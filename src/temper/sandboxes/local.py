@@ -67,8 +67,8 @@ class Backend:
         prefix = sys.base_prefix
         shown = list(config.paths) if prefix.startswith("/usr") else [prefix, *config.paths]
         self._path = f"{prefix}/bin:/usr/local/bin:/usr/bin:/bin"
-        self._process, self._control = _spawn([str(Path(p).absolute()) for p in shown])
-        self.hello = _greeting(self._process, self._control)
+        self.process, self._control = _spawn([str(Path(p).absolute()) for p in shown])
+        self.hello = _greeting(self.process, self._control)
         self._control.setblocking(False)
         self._gone: dict[int, asyncio.Future[None]] = {}
         self._starting = asyncio.Semaphore(_STARTING)
@@ -88,12 +88,12 @@ class Backend:
 
     async def close(self) -> None:
         """Ends all sandboxes and the launcher."""
-        if self._loop is not None:
+        if self._loop is not None and self._control.fileno() >= 0:
             self._loop.remove_reader(self._control.fileno())
         self._control.close()
         self._lost = self._lost or "the backend is closed"
         self._release()
-        await _exited(self._process)
+        await _exited(self.process)
 
     def _check(self, spec: SandboxSpec) -> None:
         if spec.base != "host":
@@ -252,6 +252,8 @@ def _greeting(process: subprocess.Popen[bytes], control: socket.socket) -> wire.
 
 async def _exited(process: subprocess.Popen[bytes]) -> None:
     """Waits for the process without blocking the loop; kills it after a while."""
+    if process.poll() is not None:
+        return
     loop = asyncio.get_running_loop()
     watched = os.pidfd_open(process.pid)
     ended = loop.create_future()

@@ -71,7 +71,8 @@ def _head_gradient(grad: Tensor, hidden: Tensor, head: Tensor, targets: Tensor, 
 
 
 def _chunks(count: int, vocabulary: int) -> list[slice]:
-    size = max(1, CHUNK // vocabulary)
+    parts = max(1, -(-count * vocabulary // CHUNK))
+    size = max(1, -(-count // parts))
     return [slice(start, min(start + size, count)) for start in range(0, count, size)]
 
 

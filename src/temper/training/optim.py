@@ -82,7 +82,7 @@ class Optimizer:
         return {f"{moment}.{k}": t for moment, tensors in moments for k, t in tensors.items()}
 
     def load_state(self, state: Mapping[str, Tensor], steps: int, updates: int) -> None:
-        """Raises CorruptError when the names or shapes are not those of the parameters."""
+        """Copy in what `state` gave. Raises CorruptError when the names or shapes are not those of the parameters."""
         mine = self.state()
         wrong = sorted(set(mine) ^ set(state)) or [k for k in mine if mine[k].shape != state[k].shape]
         if wrong:

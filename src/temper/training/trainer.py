@@ -2,18 +2,13 @@
 
 Every stream `w_NAME` is the weight of loss component NAME; the step's loss is the plain sum of weight * loss over all
 micro-batches, so how they were cut cannot change it. `version` counts steps, skipped ones too: it is the number that
-the weights are published under. A checkpoint is a folder of safetensors and JSON with checksums, renamed into place.
+the weights are published under. A checkpoint is safetensors and JSON; `store` makes it atomic and checks its hashes.
 No random number is drawn here, so there is no generator to save. Data order and cursors belong to the stages.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
 import math
-import os
-import shutil
-import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -22,6 +17,8 @@ from typing import Any
 
 import msgspec
 import torch
+from msgspec import Struct
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
@@ -55,6 +52,14 @@ class Config(optim.Config, frozen=True, kw_only=True, forbid_unknown_fields=True
     losses: dict[str, dict[str, Any]] = msgspec.field(default_factory=dict)
 
 
+class Counters(Struct, frozen=True, kw_only=True):
+    """`steps` drives the schedule; `updates` are those that were not skipped, for the moments' bias correction."""
+
+    version: int
+    steps: int
+    updates: int
+
+
 class Trainer:
     """Owns the optimiser of one policy. `step` blocks; run it in a thread beside an event loop."""
 
@@ -85,54 +90,36 @@ class Trainer:
         return {
             "weights": {k: p.detach() for k, p in self.optimizer.parameters.items()},
             "optimizer": self.optimizer.state(),
-            "counters": {
-                "version": self.version,
-                "steps": self.optimizer.steps,
-                "updates": self.optimizer.updates,
-            },
+            "counters": Counters(version=self.version, steps=self.optimizer.steps, updates=self.optimizer.updates),
         }
 
     def load_state(self, state: Mapping[str, Any]) -> None:
         """Take over a `state()`. Raises CorruptError or ConfigError when it is another policy's."""
         counters = state["counters"]
-        self.optimizer.load_state(state["optimizer"], counters["steps"], counters["updates"])
+        self.optimizer.load_state(state["optimizer"], counters.steps, counters.updates)
         self.policy.load_trainable(state["weights"])
-        self.version = counters["version"]
+        self.version = counters.version
 
     def save(self, folder: str | Path) -> None:
-        """Write a checkpoint: the adapter in PEFT's format (or the model in the hub's), moments, counters."""
+        """Write the adapter in PEFT's format (or the model in the hub's), moments and counters into a folder."""
         folder = Path(folder)
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        partial = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
+        folder.mkdir(parents=True, exist_ok=True)
         state = self.state()
-        try:
-            self._save_weights(state["weights"], partial)
-            save_file({k: t.cpu() for k, t in state["optimizer"].items()}, partial / "optimizer.safetensors")
-            files = {path.name: _digest(path) for path in sorted(partial.iterdir())}
-            described = {"counters": state["counters"], "sha256": files}
-            (partial / "trainer.json").write_text(json.dumps(described, indent=2) + "\n", "utf-8")
-            _sync(partial)
-            shutil.rmtree(folder, ignore_errors=True)
-            partial.rename(folder)
-        finally:
-            shutil.rmtree(partial, ignore_errors=True)
+        self._save_weights(state["weights"], folder)
+        save_file({k: t.cpu() for k, t in state["optimizer"].items()}, folder / "optimizer.safetensors")
+        (folder / "trainer.json").write_bytes(msgspec.json.encode(state["counters"]))
 
     def load(self, folder: str | Path) -> None:
-        """Read a checkpoint of `save`. Raises MissingError, CorruptError (which file, and why), ConfigError."""
+        """Read what `save` wrote. Raises MissingError, CorruptError, ConfigError when it is another policy's."""
         folder = Path(folder)
         try:
-            described = json.loads((folder / "trainer.json").read_text("utf-8"))
-            files, counters = described["sha256"], described["counters"]
-        except FileNotFoundError:
-            raise MissingError(f"no checkpoint at {folder}: expected a folder with trainer.json") from None
-        except (ValueError, KeyError, TypeError) as error:
-            raise CorruptError(f"{folder / 'trainer.json'} does not read: {error!r}; use an older checkpoint") from None
-        for name, digest in files.items():
-            path = folder / name
-            if not path.is_file() or _digest(path) != digest:
-                raise CorruptError(f"{path} is missing or not as it was written; use an older checkpoint")
-        weights = lora.load(folder)[1] if self.policy.adapter else load_file(folder / "model.safetensors")
-        optimizer = load_file(folder / "optimizer.safetensors")
+            counters = msgspec.json.decode((folder / "trainer.json").read_bytes(), type=Counters)
+            optimizer = load_file(folder / "optimizer.safetensors")
+            weights = lora.load(folder)[1] if self.policy.adapter else load_file(folder / "model.safetensors")
+        except FileNotFoundError as error:
+            raise MissingError(f"no whole trainer checkpoint at {folder}: {error}") from None
+        except (msgspec.MsgspecError, SafetensorError, UnicodeDecodeError) as error:
+            raise CorruptError(f"the trainer checkpoint at {folder} does not read: {error}; use an older one") from None
         self.load_state({"weights": weights, "optimizer": optimizer, "counters": counters})
 
     def _save_weights(self, weights: Mapping[str, Tensor], folder: Path) -> None:
@@ -227,15 +214,3 @@ class _Meter:
     def _largest(self, name: str, values: Tensor) -> None:
         if len(values):
             self.largest[name] = max(self.largest.get(name, -math.inf), float(values.max()))
-
-
-def _digest(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _sync(folder: Path) -> None:
-    """Flush the files of a folder to the disk, so that the rename cannot outlive their content."""
-    for path in folder.iterdir():
-        with path.open("rb") as file:
-            os.fsync(file.fileno())

@@ -68,7 +68,8 @@ class Grader:
             found = await self._judge(task, trace, artifacts, reference)
         except FaultError as error:
             return Verdict.ruled(error.fault.what, trace.id, self.hash, error.fault.detail)
-        evidence = (Evidence(found.why),) if found.why else ()
+        why = found.why.encode("utf-8", "backslashreplace").decode()  # a lone surrogate could not be stored
+        evidence = (Evidence(why),) if why else ()
         more = {"score": found.score, "components": found.components, "evidence": evidence}
         return Verdict.ruled("graded", trace.id, self.hash, **more)
 

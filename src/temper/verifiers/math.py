@@ -36,10 +36,10 @@ def create(config: Config | None, pool: Pool, sandboxes: SandboxBackend | None =
         gold, seconds = reference.answer, settings.seconds
         if not gold.strip():
             raise FaultError("reference-missing", "verifiers.math", "the expected answer is empty")
-        exact = f"{_EXACT}:check"
+        text = trace.answer[-_TAIL:].encode("utf-8", "replace").decode()  # without lone surrogates
         boxed = f"\\boxed{{{gold}}}"
         kind, answer = await pool.judge(
-            exact, (trace.answer[-_TAIL:], gold), (boxed, gold), lambda found: found[0] in ("right", "unsure"), seconds
+            f"{_EXACT}:check", (text, gold), (boxed, gold), lambda found: found[0] in ("right", "unsure"), seconds
         )
         right = kind == "right"
         if kind == "unsure":

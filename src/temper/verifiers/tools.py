@@ -1,9 +1,9 @@
 """A tool-using episode is right when its end state is the expected one, collateral changes included (`checks.tools`).
 
-Reference: {"state": {...}, "calls": [{"name", "arguments"}], "order": [[i, j], ...], "answer": "..."}, all but the state
-optional. `calls` are required ones (others may be made beside them), `order` says that call i comes before call j,
-`answer` is compared as `exact` does. The environment delivers `state.json` and `calls.json`: the executed calls in
-order, each {"name", "arguments"} and, where it failed, "ok": false, which then does not count as made.
+Reference: {"state": {...}, "calls": [{"name", "arguments"}], "order": [[i, j], ...], "answer": "..."}; all but the
+state may be left out. `calls` are required ones (others may be made beside them), `order` says that call i comes before
+call j, `answer` is compared as `exact` does. The environment delivers `state.json` and `calls.json`: the executed calls
+in order, each {"name", "arguments"} and, where it failed, "ok": false, which then does not count as made.
 
 Doing nothing fails whenever the expected state is not the first one, or a call or an answer is required. Components:
 state, arguments, order, answer.

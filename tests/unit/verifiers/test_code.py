@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-import pytest
-from bare import BareBackend
+import asyncio
 
+import pytest
+
+from temper.core.blame import FaultError
+from temper.core.protocols import Sandbox
 from temper.core.task import SandboxSpec
+from temper.sandboxes import local
 from temper.verifiers import code
 
 CASES = [
@@ -37,9 +41,29 @@ ATTACKS = {
 }
 
 
+class Boxes:
+    """The real backend, which remembers what was asked of it, and can be lost."""
+
+    def __init__(self, backend) -> None:
+        self.backend, self.lost, self.opened = backend, False, []
+
+    async def open(self, spec: SandboxSpec) -> Sandbox:
+        if self.lost:
+            raise FaultError("backend-lost", "boxes", "gone")
+        self.opened.append(spec)
+        return await self.backend.open(spec)
+
+
+@pytest.fixture(scope="module")
+def backend(loop):
+    backend = local.create()
+    yield backend
+    asyncio.run_coroutine_threadsafe(backend.close(), loop).result()
+
+
 @pytest.fixture
-def boxes() -> BareBackend:
-    return BareBackend()
+def boxes(backend) -> Boxes:
+    return Boxes(backend)
 
 
 @pytest.fixture

@@ -13,7 +13,6 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from concurrent.futures import Executor, ThreadPoolExecutor
 from typing import Any, TypeVar
 
-import msgspec
 import numpy as np
 import torch
 
@@ -48,8 +47,8 @@ class TorchEngine:
         return self._runner.version
 
     def stats(self) -> Stats:
-        """A copy of the counters."""
-        return msgspec.structs.replace(self._runner.stats)
+        """Counters since the start, and how things stand now."""
+        return self._runner.snapshot()
 
     async def generate(self, ids: np.ndarray, params: SamplingParams, request: str = "") -> AsyncIterator[Chunk]:
         """Continue `ids`, a chunk a step. Leaving the iteration early aborts. Raises ConfigError, FaultError."""

@@ -106,7 +106,7 @@ class PrefixTree(Generic[Span]):
         """Drop leaves, oldest first, until the budget holds or only pinned ones are left."""
         if self.size <= self.budget:
             return
-        kept = {id(node) for tokens in self._pins.values() for node, _ in self._walk(tokens)}
+        kept = {id(node) for tokens in list(self._pins.values()) for node, _ in self._walk(tokens)}
         while self.size > self.budget:
             leaves = [n for n in self._leaves(self._root) if id(n) not in kept]
             if not leaves:

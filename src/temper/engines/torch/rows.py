@@ -124,6 +124,7 @@ class Rows:
             self.free(request)
         request.row = new
 
+    @torch.inference_mode()
     def free(self, request: Request) -> None:
         row, request.row = request.row, None
         if isinstance(row, Row):

@@ -9,6 +9,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
+import msgspec
 import numpy as np
 import torch
 from msgspec import Struct
@@ -57,6 +58,17 @@ class Runner:
         row_tokens = (config.row_mib << 20) // self.shape.token_bytes
         self.scheduler = Scheduler(config.slots, row_tokens, config.prefill_tokens, self.tree)
         self._gap_wanted = False  # one request's gap is measured after each publish that kept
+
+    def snapshot(self) -> Stats:
+        """A copy of the counters, with how things stand now."""
+        return msgspec.structs.replace(
+            self.stats,
+            prompt_reused=self.scheduler.reused,
+            running=len(self.scheduler.running),
+            waiting=len(self.scheduler.waiting),
+            row_bytes=self.rows.bytes,
+            prefix_bytes=self.tree.size * self.shape.token_bytes,
+        )
 
     def check(self, ids: np.ndarray, params: SamplingParams) -> None:
         """Raise ConfigError for a request that can never run."""
@@ -181,9 +193,5 @@ class Runner:
         stats = self.stats
         stats.steps += 1
         stats.prompt_computed += prefilled
-        stats.prompt_reused = self.scheduler.reused
         stats.prefill_seconds += seconds * share
         stats.decode_seconds += seconds * (1 - share)
-        stats.running, stats.waiting = len(self.scheduler.running), len(self.scheduler.waiting)
-        stats.row_bytes = self.rows.bytes
-        stats.prefix_bytes = self.tree.size * self.shape.token_bytes

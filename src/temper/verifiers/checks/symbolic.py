@@ -37,8 +37,7 @@ def equal(gold: str, answer: str) -> bool:
         return answers.rational_equal(gold, answer)
     except answers.UnsureError:
         pass
-    left, right = read(gold), read(answer)
-    if left is None or right is None:
+    if (left := read(gold)) is None or (right := read(answer)) is None:
         return False
     if isinstance(left, sympy.Eq) and isinstance(right, sympy.Eq):
         return bool(_proportional(left.lhs - left.rhs, right.lhs - right.rhs))

@@ -1,0 +1,333 @@
+"""Code repair as a closed loop: a small repository with a failing test, edited and tested in the sandbox until it passes.
+
+Level 1: the prompt shows a function of one line with a wrong operator, constant, comparison or name. Level 2: a module
+of three functions, to be read first. Level 3: the fault is in one of two modules, and edges count (empty lists,
+boundaries, ties). `test` shows the first failure of the visible test; when it passes, the episode is over. Graded are
+the delivered modules, by hidden cases in a fresh sandbox, so that a special case for the visible test fails.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from msgspec import Struct
+
+from temper.core.protocols import Environment, Resources
+from temper.core.task import Limits, Message, SandboxSpec, Split, Task, ToolCall
+from temper.domains.generated import LEVELS, Draft, stream
+from temper.rollouts.environments import ToolEnvironment
+from temper.rollouts.toolsets import ToolError, Toolset, tool
+
+HIDDEN = 12  # cases of the reference; each slip of the function fails at least one of them
+_TEST = """import {module}
+
+for args, want in {cases}:
+    got = {module}.{function}(*args)
+    if got != want:
+        print("{function}(" + ", ".join(map(repr, args)) + f") gave {{got!r}}, want {{want!r}}")
+        break
+else:
+    print("pass")
+"""
+
+
+def create(config: object = None) -> CodeRepair:
+    return CodeRepair()
+
+
+class CodeRepair:
+    """`core.protocols.Domain`."""
+
+    name = "code_repair"
+    levels = LEVELS
+
+    def tasks(self, split: Split, level: int, seed: int = 0) -> Iterator[Task]:
+        return stream(self.name, draw, split, level, seed)
+
+    def environment(self, task: Task, resources: Resources) -> Environment:
+        return ToolEnvironment(task, OneModule() if task.level == 1 else Repository(), resources)
+
+    def verifier(self, task: Task) -> tuple[str, Mapping[str, Any]]:
+        return "code", {}
+
+    def gold(self, task: Task) -> tuple[Message, ...]:
+        assert task.sandbox is not None
+        path, old, new = next(
+            (path, *_changed(task.sandbox.files[path].decode(), text))
+            for path, text in task.reference["solution"].items()
+            if task.sandbox.files[path].decode() != text
+        )
+        test = ToolCall("test")
+        if task.level == 1:
+            old, new = old.removeprefix("return "), new.removeprefix("return ")
+            return (Message("assistant", calls=(ToolCall("edit", {"old": old, "new": new}), test)),)
+        edit = ToolCall("edit", {"path": path, "old": old, "new": new})
+        return (Message("assistant", calls=(ToolCall("read", {"path": path}),)), Message("assistant", calls=(edit, test)))
+
+
+class Tested(Struct):
+    passed: bool = False
+
+
+class OneModule(Toolset):
+    """Tools for a repository whose one module, m.py, is shown in the prompt."""
+
+    State = Tested
+    output_bytes = 1500
+
+    @tool
+    async def edit(self, old: str, new: str) -> None:
+        """Replace a piece of m.py that occurs once."""
+        await self._replace("m.py", old, new)
+
+    @tool
+    async def test(self) -> str:
+        """Run the tests."""
+        ended = await self.sandbox.exec(["python3", "-S", "-B", "test_m.py"], seconds=self.seconds)
+        if ended.cause != "exited":
+            raise ToolError(f"the tests were ended: {ended.cause}")
+        last = ended.text.strip().rpartition("\n")[2]
+        self.state.passed = ended.ok and last == "pass"
+        return last[:160] or "the tests say nothing"
+
+    @property
+    def done(self) -> bool:
+        return self.state.passed
+
+    async def _replace(self, path: str, old: str, new: str) -> None:
+        text = await self._text(path)
+        found = text.count(old) if old else 0
+        if found != 1:
+            raise ToolError(f"old occurs {found} times, not once")
+        try:
+            await self.sandbox.put(path, text.replace(old, new).encode("utf-8", "replace"))
+        except OSError as error:
+            raise ToolError(f"{path} cannot be written: {error.strerror}") from None
+
+    async def _text(self, path: str) -> str:
+        try:
+            return (await self.sandbox.get(path)).decode("utf-8", "replace")
+        except OSError:
+            raise ToolError(f"no file {path}") from None
+
+
+class Repository(OneModule):
+    """Tools for a repository of several files."""
+
+    @tool
+    async def read(self, path: str) -> str:
+        """Show a file."""
+        return (await self._text(path)).strip()
+
+    @tool
+    async def edit(self, path: str, old: str, new: str) -> None:  # type: ignore[override]
+        """Replace a piece of a file that occurs once."""
+        await self._replace(path, old, new)
+
+
+class Shape(Struct, frozen=True):
+    """A function in words and as a body, and the ways to get it wrong: (piece, what stands there instead).
+
+    `takes`: n (a whole number), nn (two), l (a list of them) or s (a word). {a}, {b} are the parameters, {k} a constant
+    and {w} another one.
+    """
+
+    takes: str
+    says: str
+    body: str
+    slips: tuple[tuple[str, str], ...]
+
+
+def _swaps(takes: str, alternatives: Mapping[str, str], more: tuple[tuple[str, str], ...] = ()) -> tuple[Shape, ...]:
+    """Shapes of one line, each of which may be mistaken for any other of them."""
+    return tuple(
+        Shape(takes, says, right, (*((right, wrong) for wrong in alternatives.values() if wrong != right), *more))
+        for says, right in alternatives.items()
+    )
+
+
+_CONSTANT = (("{k}", "{w}"),)
+ONE_LINE = (
+    _swaps("n", {
+        "{a} plus {k}": "{a} + {k}", "{a} minus {k}": "{a} - {k}", "{a} times {k}": "{a} * {k}",
+        "{k} minus {a}": "{k} - {a}", "the remainder of {a} by {k}": "{a} % {k}",
+    }, _CONSTANT * 2),
+    _swaps("n", {
+        "whether {a} is over {k}": "{a} > {k}", "whether {a} is under {k}": "{a} < {k}",
+        "whether {a} is at least {k}": "{a} >= {k}", "whether {a} is at most {k}": "{a} <= {k}",
+        "whether {a} is {k}": "{a} == {k}", "whether {a} is not {k}": "{a} != {k}",
+    }, _CONSTANT * 2),
+    _swaps("nn", {
+        "{a} plus {b} plus {k}": "{a} + {b} + {k}", "{a} minus {b} plus {k}": "{a} - {b} + {k}",
+        "{a} times {b} plus {k}": "{a} * {b} + {k}", "{a} times {b} minus {k}": "{a} * {b} - {k}",
+    }, _CONSTANT),
+    _swaps("nn", {
+        "the larger of {a} and {b}": "max({a}, {b})", "the smaller of {a} and {b}": "min({a}, {b})",
+        "{a} minus {b}": "{a} - {b}", "{b} minus {a}": "{b} - {a}", "{a} times {b}": "{a} * {b}",
+    }),
+    _swaps("l", {
+        "the sum of {a} plus {k}": "sum({a}) + {k}", "the length of {a} plus {k}": "len({a}) + {k}",
+        "the largest of {a} plus {k}": "max({a}) + {k}", "the smallest of {a} plus {k}": "min({a}) + {k}",
+        "the first of {a} plus {k}": "{a}[0] + {k}", "the last of {a} plus {k}": "{a}[-1] + {k}",
+    }, _CONSTANT),
+    _swaps("s", {
+        "{a} in capitals": "{a}.upper()", "{a} in small letters": "{a}.lower()",
+        "{a} backwards": "{a}[::-1]", "the first letter of {a}": "{a}[0]", "the last letter of {a}": "{a}[-1]",
+    }),
+)  # fmt: skip
+SEVERAL_LINES = (
+    Shape("l", "the sum of the items of {a} over {k}", "total = 0\nfor item in {a}:\n    if item > {k}:\n        total += item\nreturn total",
+          (("> {k}", "< {k}"), ("+= item", "= item"), ("{k}", "{w}"), ("+= item", "+= 1"))),
+    Shape("l", "how many items of {a} are at most {k}", "count = 0\nfor item in {a}:\n    if item <= {k}:\n        count += 1\nreturn count",
+          (("<=", ">="), ("<=", "<"), ("+= 1", "+= item"), ("{k}", "{w}"))),
+    Shape("l", "the items of {a} times {k}, without those under 0", "result = []\nfor item in {a}:\n    if item >= 0:\n        result.append(item * {k})\nreturn result",
+          ((">= 0", "> 0"), (">= 0", "< 0"), ("* {k}", "+ {k}"), ("{k}", "{w}"))),
+    Shape("n", "{a}, but at least {k} and at most {k} + {w}", "if {a} < {k}:\n    return {k}\nif {a} > {k} + {w}:\n    return {k} + {w}\nreturn {a}",
+          (("{a} < {k}", "{a} > {k}"), ("return {a}", "return {k}"), ("return {k} + {w}", "return {w}"))),
+    Shape("n", "the sum of 1 to {a}, each times {k}", "total = 0\nfor i in range(1, {a} + 1):\n    total += i * {k}\nreturn total",
+          (("{a} + 1", "{a}"), ("total = 0", "total = {k}"), ("i * {k}", "i + {k}"), ("{k}", "{w}"))),
+    Shape("nn", "{a} minus {b} if {a} is larger, else {k}", "if {a} > {b}:\n    return {a} - {b}\nreturn {k}",
+          (("{a} > {b}", "{a} < {b}"), ("{a} - {b}", "{b} - {a}"), ("{a} - {b}", "{a} + {b}"), ("{k}", "{w}"))),
+)  # fmt: skip
+EDGES = (
+    Shape("l", "the largest item of {a}, {k} when it is empty", "if not {a}:\n    return {k}\nbest = {a}[0]\nfor item in {a}:\n    if item > best:\n        best = item\nreturn best",
+          (("best = {a}[0]", "best = 0"), ("return {k}", "return {w}"), ("item > best", "item < best"))),
+    Shape("l", "the mean of {a}, rounded down, {k} when it is empty", "if len({a}) == 0:\n    return {k}\nreturn sum({a}) // len({a})",
+          (("== 0", "== 1"), ("return {k}", "return {w}"), ("// len({a})", "// 2"))),
+    Shape("l", "the index of the first item of {a} at least {k}, -1 without one", "for i, item in enumerate({a}):\n    if item >= {k}:\n        return i\nreturn -1",
+          ((">=", ">"), ("return -1", "return 0"), ("return i", "return item"), ("{k}", "{w}"))),
+    Shape("l", "the items of {a} at even places, each at most {k}", "result = []\nfor i in range(0, len({a}), 2):\n    result.append(min({a}[i], {k}))\nreturn result",
+          (("range(0", "range(1"), ("len({a})", "len({a}) - 1"), ("min", "max"), ("{k}", "{w}"))),
+    Shape("n", "whether {a} is over {k} and a multiple of {w}", "return {a} > {k} and {a} % {w} == 0",
+          (("> {k}", "< {k}"), ("and", "or"), ("== 0", "== 1"))),
+)  # fmt: skip
+
+_FUNCTIONS = "grow calc pick step move load rank score mark scale check shift count part wrap rate".split()
+_PARAMETERS = {"n": "x n v t", "nn": "a b x y", "l": "xs items nums", "s": "s word text"}
+_WORDS = "Apple river Stone cloud Tiger music Lemon train Piano grass".split()
+
+
+
+
+class Function(Struct, frozen=True):
+    """A shape with its names and constants: how it should be, and the bodies that its slips would give."""
+
+    name: str
+    parameters: tuple[str, ...]
+    says: str
+    body: str
+    slips: tuple[str, ...]
+
+    def source(self, body: str, note: str = "") -> str:
+        lines = [f"def {self.name}({', '.join(self.parameters)}):", *([f"# {note}"] if note else []), *body.split("\n")]
+        return "\n    ".join(lines) + "\n"
+
+
+def draw(rng: random.Random, level: int) -> Draft:
+    shape = rng.choice(rng.choice(ONE_LINE) if level == 1 else (SEVERAL_LINES if level == 2 else EDGES))
+    constants = rng.sample(range(2, 16), 2)
+    target, *others = (
+        _function(rng, s, name, constants if s is shape else rng.sample(range(2, 16), 2))
+        for s, name in zip((shape, *rng.choices(SEVERAL_LINES, k=2)), rng.sample(_FUNCTIONS, 3), strict=True)
+    )
+    faulty = rng.choice(target.slips)
+    canonical = _function(random.Random(0), shape, "f", constants)
+    identity = f"{canonical.body} <- {canonical.slips[target.slips.index(faulty)]}"
+    right, broken = (_files(target, body, others, level) for body in (target.body, faulty))
+
+    def build(rng: random.Random) -> Task:
+        module, called = ("m.py", "run") if level == 3 else ("m.py", target.name)
+        visible, hidden = _cases(rng, target, faulty, shape.takes, level)
+        test = _TEST.format(module="m", function=called, cases=visible)
+        files = {**broken, "test_m.py": test}
+        cases = [{"function": called, "args": list(args), "expect": want} for args, want in hidden]
+        return Task(
+            id="",
+            domain=CodeRepair.name,
+            messages=(Message("user", _prompt(target, broken, level)),),
+            tools=(OneModule() if level == 1 else Repository()).specs(),
+            sandbox=SandboxSpec(files={path: text.encode() for path, text in files.items()}),
+            limits=Limits(turns=3 + 2 * level, tokens=120 + 100 * level, turn_tokens=48 * (1 + level)),
+            artifacts=tuple(broken),
+            reference={"module": module, "cases": cases, "solution": right},
+        )
+
+    return Draft(identity, "\n".join(broken.values()) + target.says, build)
+
+
+def _function(rng: random.Random, shape: Shape, name: str, constants: list[int]) -> Function:
+    parameters = rng.sample(_PARAMETERS[shape.takes].split(), 2)[: 2 if shape.takes == "nn" else 1]
+    filling = {"a": parameters[0], "b": parameters[-1], "k": constants[0], "w": constants[1]}
+    bodies = [shape.body, *(shape.body.replace(piece, other, 1) for piece, other in shape.slips)]
+    if shape not in SEVERAL_LINES + EDGES:
+        bodies = [f"return {body}" for body in bodies]
+    says, body, *slips = (text.format(**filling) for text in (shape.says, *bodies))
+    return Function(name, tuple(parameters), says, body, tuple(slips))
+
+
+def _files(target: Function, body: str, others: list[Function], level: int) -> dict[str, str]:
+    """The modules of the repository, with `body` for the function in question."""
+    if level == 1:
+        return {"m.py": target.source(body)}
+    functions = [other.source(other.body, other.says) for other in others]
+    functions.insert(len(target.name) % 3, target.source(body, target.says))
+    if level == 2:
+        return {"m.py": "\n\n".join(functions)}
+    names = ", ".join(target.parameters)
+    run = f"from parts import {target.name}\n\n\ndef run(rows):\n    return [{target.name}({names}) for {names} in rows]\n"
+    return {"m.py": run, "parts.py": "\n\n".join(functions)}
+
+
+def _prompt(target: Function, files: dict[str, str], level: int) -> str:
+    if level == 1:
+        return f"{files['m.py']}{target.name} should give {target.says}"
+    where = "m.py" if level == 2 else "m.py, which uses parts.py,"
+    return f"The tests of {where} fail. Repair it."
+
+
+def _cases(
+    rng: random.Random, target: Function, faulty: str, takes: str, level: int
+) -> tuple[list[Any], list[tuple[tuple[Any, ...], Any]]]:
+    """Visible cases, the first of which fails, and hidden ones that tell the right body from each of its slips."""
+    inputs = [_arguments(rng, takes, level) for _ in range(300)]
+    wanted = _outcomes(target, target.body, inputs)
+    hidden = rng.sample(range(len(inputs)), HIDDEN - len(target.slips))
+    for slip in dict.fromkeys((faulty, *target.slips)):
+        told = [n for n, got in enumerate(_outcomes(target, slip, inputs)) if got != wanted[n]]
+        assert told, f"{slip!r} cannot be told from {target.body!r}"
+        hidden.append(rng.choice(told))
+        if slip == faulty:
+            visible = [told[0], rng.randrange(len(inputs))]
+    cases = [(inputs[n], wanted[n]) for n in (*visible, *hidden)]
+    if level == 3:
+        cases = [(([args[0]],), [want]) for args, want in cases]
+    return cases[:2], cases[2:]
+
+
+def _arguments(rng: random.Random, takes: str, level: int) -> tuple[Any, ...]:
+    if takes == "s":
+        return (rng.choice(_WORDS),)
+    if takes == "l":
+        return ([rng.randint(-9, 20) for _ in range(rng.randint(1 if level == 1 else 0, 6))],)
+    return tuple(rng.randint(-9, 34 if takes == "n" else 20) for _ in takes)
+
+
+def _outcomes(target: Function, body: str, inputs: list[tuple[Any, ...]]) -> list[Any]:
+    """What a body of our own gives; the name of the error where it raises."""
+    scope: dict[str, Any] = {}
+    exec(target.source(body), scope)
+    outcomes = []
+    for args in inputs:
+        try:
+            outcomes.append(scope[target.name](*args))
+        except (IndexError, ValueError, ZeroDivisionError, NameError) as error:
+            outcomes.append(type(error).__name__)
+    return outcomes
+
+
+def _changed(broken: str, right: str) -> tuple[str, str]:
+    """The line that differs, as it is and as it should be."""
+    pairs = zip(broken.split("\n"), right.split("\n"), strict=True)
+    return next((old.strip(), new.strip()) for old, new in pairs if old != new)

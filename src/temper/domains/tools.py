@@ -1,0 +1,315 @@
+"""Tool orchestration: small simulated worlds (bank, stock room, home, calendar) that a request asks to change.
+
+The right calls with the right arguments are needed, in the order that the request implies; often a call looks up what
+the next one needs. Graded is the end state, collateral changes included, and the calls made. A message without a call,
+such as "done", ends the episode.
+
+Level 1: one world, a deed with at most one lookup. Level 2: two deeds with sums and conditions. Level 3: three deeds in
+a given order, among the tools of all worlds. The simulators run in this process: they only see checked arguments.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import msgspec
+from msgspec import Struct, field
+
+from temper.core.protocols import Environment, Resources
+from temper.core.task import Limits, Message, Split, Task, ToolCall
+from temper.domains.generated import LEVELS, Draft, stream
+from temper.rollouts.environments import ToolEnvironment
+from temper.rollouts.toolsets import ToolError, Toolset, tool
+
+
+def create(config: object = None) -> Tools:
+    return Tools()
+
+
+class Tools:
+    """`core.protocols.Domain`."""
+
+    name = "tools"
+    levels = LEVELS
+
+    def tasks(self, split: Split, level: int, seed: int = 0) -> Iterator[Task]:
+        return stream(self.name, draw, split, level, seed)
+
+    def environment(self, task: Task, resources: Resources) -> Environment:
+        return ToolEnvironment(task, WORLDS[task.start["world"]](Record(dict(task.start["facts"]))), resources)
+
+    def verifier(self, task: Task) -> tuple[str, Mapping[str, Any]]:
+        return "tools", {}
+
+    def gold(self, task: Task) -> tuple[Message, ...]:
+        """A lookup ends a message, as what follows depends on it."""
+        turns: list[list[ToolCall]] = [[]]
+        for call in task.reference["calls"]:
+            turns[-1].append(ToolCall(call["name"], call["arguments"]))
+            if call["name"] in LOOKUPS:
+                turns.append([])
+        return (*(Message("assistant", calls=tuple(calls)) for calls in turns), Message("assistant", "done"))
+
+
+class Record(Struct):
+    """The facts of a world by name, and the calls that were made, as `verifiers.tools` reads them."""
+
+    facts: dict[str, int | str]
+    calls: list[dict[str, Any]] = field(default_factory=list)
+
+
+class World(Toolset):
+    """What the worlds share: facts by name, and a record of the calls."""
+
+    State = Record
+
+    async def call(self, call: ToolCall) -> str:
+        output = await super().call(call)
+        ok = not output.startswith("error:")
+        self.state.calls.append({"name": call.name, "arguments": call.arguments, "ok": ok})
+        return output
+
+    def artifacts(self) -> dict[str, bytes]:
+        state, calls = msgspec.json.encode(self.state.facts), msgspec.json.encode(self.state.calls)
+        return {"state.json": state, "calls.json": calls}
+
+    def number(self, name: str) -> int:
+        value = self.state.facts.get(name)
+        if not isinstance(value, int):
+            raise ToolError(f"no {name}")
+        return value
+
+    def change(self, name: str, by: int) -> None:
+        if self.number(name) + by < 0:
+            raise ToolError(f"only {self.number(name)} {name}")
+        self.state.facts[name] = self.number(name) + by
+
+
+class Bank(World):
+    @tool
+    def balance(self, who: str) -> int:
+        """What someone has."""
+        return self.number(who)
+
+    @tool
+    def pay(self, src: str, dst: str, n: int) -> None:
+        """Move money."""
+        self.number(dst)
+        if n < 1:
+            raise ToolError("n must be positive")
+        self.change(src, -n)
+        self.change(dst, n)
+
+
+class Stock(World):
+    @tool
+    def count(self, item: str) -> int:
+        """How many there are."""
+        return self.number(item)
+
+    @tool
+    def add(self, item: str, n: int) -> None:
+        """Put some in."""
+        self.change(item, n)
+
+    @tool
+    def take(self, item: str, n: int) -> None:
+        """Take some out."""
+        self.change(item, -n)
+
+
+class Home(World):
+    @tool
+    def level(self, lamp: str) -> int:
+        """How bright a lamp is."""
+        return self.number(lamp)
+
+    @tool
+    def dim(self, lamp: str, n: int) -> None:
+        """Set a lamp."""
+        self.change(lamp, n - self.number(lamp))
+
+    @tool
+    def heat(self, n: int) -> None:
+        """Set the heating."""
+        self.change("heat", n - self.number("heat"))
+
+
+class Calendar(World):
+    @tool
+    def free(self, day: str) -> int:
+        """The first free hour."""
+        return next((h for h in HOURS if f"{day} {h}" not in self.state.facts), 0)
+
+    @tool
+    def book(self, day: str, hour: int, who: str) -> None:
+        """Book an hour."""
+        if day not in DAYS or hour not in HOURS or f"{day} {hour}" in self.state.facts:
+            raise ToolError(f"{day} {hour} is not free")
+        self.state.facts[f"{day} {hour}"] = who
+
+    @tool
+    def cancel(self, day: str, hour: int) -> None:
+        """Free an hour."""
+        if self.state.facts.pop(f"{day} {hour}", None) is None:
+            raise ToolError(f"{day} {hour} is free")
+
+
+class Everything(Bank, Stock, Home, Calendar):
+    """All tools at once."""
+
+
+WORLDS: dict[str, type[World]] = {kind.__name__: kind for kind in (Bank, Stock, Home, Calendar, Everything)}
+LOOKUPS = frozenset({"balance", "count", "level", "free"})
+PEOPLE = ("Ann", "Tom", "Ben", "Sam", "Kim", "Max", "Leo", "Eva", "Amy", "Dan")
+ITEMS = ("pens", "cups", "keys", "bags", "hats", "pots", "nuts", "caps")
+LAMPS = ("hall", "desk", "bed", "door", "bath", "roof")
+DAYS = ("Mon", "Tue", "Wed", "Thu", "Fri")
+HOURS = range(8, 18)
+
+
+class Deed(Struct, frozen=True):
+    """A wish in words, what must be true for it, and the calls that fulfil it, in their order."""
+
+    wish: str
+    facts: dict[str, int | str]
+    calls: tuple[tuple[str, dict[str, Any]], ...]
+
+
+Pick = Callable[[int], list[Any]]  # so many names of a world that no other deed of the task uses
+
+
+def _bank(rng: random.Random, pick: Pick, level: int) -> Deed:
+    (a, b, c), n, has = pick(3), rng.randint(2, 49), rng.randint(2, 49)
+    kinds = [
+        Deed(f"{a} pays {b} {n}.", {}, (("pay", {"src": a, "dst": b, "n": n}),)),
+        Deed(f"{a} gives {b} all.", {a: has}, (("balance", {"who": a}), ("pay", {"src": a, "dst": b, "n": has}))),
+    ]
+    if level == 1:
+        return rng.choice(kinds)
+    src, dst = (a, b) if has > n else (b, a)
+    return rng.choice([
+        Deed(f"{a} pays {b} what {c} has.", {c: has}, (("balance", {"who": c}), ("pay", {"src": a, "dst": b, "n": has}))),
+        Deed(f"{b} pays {a} so much that {a} has {has + n}.", {a: has}, (("balance", {"who": a}), ("pay", {"src": b, "dst": a, "n": n}))),
+        Deed(f"If {a} has over {n}, {a} pays {b} 2; else {b} pays {a} 2.", {a: has}, (("balance", {"who": a}), ("pay", {"src": src, "dst": dst, "n": 2}))),
+        kinds[1],
+    ])  # fmt: skip
+
+
+def _stock(rng: random.Random, pick: Pick, level: int) -> Deed:
+    (a, b), n, has = pick(2), rng.randint(2, 49), rng.randint(2, 49)
+    kinds = [
+        Deed(f"Add {n} {a}.", {}, (("add", {"item": a, "n": n}),)),
+        Deed(f"Take {n} {a}.", {}, (("take", {"item": a, "n": n}),)),
+        Deed(f"Add {n} {a}, take {has} {b}.", {}, (("add", {"item": a, "n": n}), ("take", {"item": b, "n": has}))),
+        Deed(f"Take all {a}.", {a: has}, (("count", {"item": a}), ("take", {"item": a, "n": has}))),
+        Deed(f"Double the {a}.", {a: has}, (("count", {"item": a}), ("add", {"item": a, "n": has}))),
+    ]
+    if level == 1:
+        return rng.choice(kinds)
+    change = ("take", {"item": a, "n": 2}) if has > n else ("add", {"item": a, "n": 2})
+    return rng.choice([
+        Deed(f"Add {a} until there are {has + n}.", {a: has}, (("count", {"item": a}), ("add", {"item": a, "n": n}))),
+        Deed(f"If there are over {n} {a}, take 2; else add 2.", {a: has}, (("count", {"item": a}), change)),
+        Deed(f"Add as many {b} as there are {a}.", {a: has}, (("count", {"item": a}), ("add", {"item": b, "n": has}))),
+        kinds[2],
+    ])  # fmt: skip
+
+
+def _home(rng: random.Random, pick: Pick, level: int) -> Deed:
+    (a, b), n, has = pick(2), *rng.sample(range(1, 100), 2)
+    warm = rng.randint(15, 25)
+    kinds = [
+        Deed(f"Dim {a} to {n}.", {a: has}, (("dim", {"lamp": a, "n": n}),)),
+        Deed(f"Dim {a} to {n}, heat to {warm}.", {a: has}, (("dim", {"lamp": a, "n": n}), ("heat", {"n": warm}))),
+        Deed(f"Dim {a} like {b}.", {a: n, b: has}, (("level", {"lamp": b}), ("dim", {"lamp": a, "n": has}))),
+    ]
+    if level == 1:
+        return rng.choice(kinds)
+    dimmed = a if has > n else b
+    return rng.choice([
+        Deed(f"Make {a} {n} brighter.", {a: has}, (("level", {"lamp": a}), ("dim", {"lamp": a, "n": has + n}))),
+        Deed(f"If {a} is over {n}, dim {a} to 0; else dim {b} to 0.", {a: has}, (("level", {"lamp": a}), ("dim", {"lamp": dimmed, "n": 0}))),
+        kinds[2],
+    ])  # fmt: skip
+
+
+def _calendar(rng: random.Random, pick: Pick, level: int) -> Deed:
+    (a, b), who, hour, later = pick(2), rng.choice(PEOPLE), rng.choice(HOURS), rng.choice(HOURS)
+    kinds = [
+        Deed(f"Book {a} {hour} for {who}.", {}, (("book", {"day": a, "hour": hour, "who": who}),)),
+        Deed(f"Move {who} from {a} {hour} to {b} {later}.", {f"{a} {hour}": who},
+             (("cancel", {"day": a, "hour": hour}), ("book", {"day": b, "hour": later, "who": who}))),
+    ]  # fmt: skip
+    busy: dict[str, int | str] = {f"{a} {h}": rng.choice(PEOPLE) for h in HOURS if h < hour}
+    first = (("free", {"day": a}), ("book", {"day": a, "hour": hour, "who": who}))
+    kinds.append(Deed(f"Book {a} for {who}.", busy, first))
+    if level == 1:
+        return rng.choice(kinds)
+    moved = (*first, ("cancel", {"day": b, "hour": later}))
+    kinds.append(Deed(f"Move {who} from {b} {later} to the first free hour of {a}.", busy | {f"{b} {later}": who}, moved))
+    return rng.choice(kinds[1:])
+
+
+_DEEDS = {"Bank": (_bank, PEOPLE), "Stock": (_stock, ITEMS), "Home": (_home, LAMPS), "Calendar": (_calendar, DAYS)}
+
+
+def draw(rng: random.Random, level: int) -> Draft:
+    names = rng.sample(list(_DEEDS), 3) if level == 3 else [rng.choice(list(_DEEDS))] * level
+    unused = {name: rng.sample(known, len(known)) for name, (_, known) in _DEEDS.items()}
+    deeds = []
+    for name in names:
+        make, _ = _DEEDS[name]
+        deeds.append(make(rng, lambda n, name=name: [unused[name].pop() for _ in range(n)], level))
+    wish = "\n".join(deed.wish for deed in deeds) + ("\nIn this order." if level == 3 else "")
+    calls = [{"name": name, "arguments": arguments} for deed in deeds for name, arguments in deed.calls]
+    identity = msgspec.json.encode(calls).decode()
+    world = "Everything" if level == 3 else names[0]
+
+    def build(rng: random.Random) -> Task:
+        facts = _facts(rng, names)
+        for deed in deeds:
+            facts |= deed.facts
+        return Task(
+            id="",
+            domain=Tools.name,
+            messages=(Message("user", wish),),
+            tools=WORLDS[world](Record({})).specs(),
+            limits=Limits(turns=3 + 2 * level, tokens=90 + 90 * level, turn_tokens=32 + 32 * level),
+            start={"world": world, "facts": facts},
+            artifacts=("state.json", "calls.json"),
+            reference={"state": _after(world, facts, calls), "calls": calls, "order": _order(deeds, level)},
+        )
+
+    return Draft(identity, f"{wish}\n{identity}", build)
+
+
+def _facts(rng: random.Random, names: list[str]) -> dict[str, int | str]:
+    """A first state in which there is enough of everything."""
+    facts: dict[str, int | str] = {"heat": rng.randint(5, 14)} if "Home" in names else {}
+    for name in names:
+        if name != "Calendar":
+            facts |= {known: rng.randint(60, 99) for known in _DEEDS[name][1]}
+    return facts
+
+
+def _after(world: str, facts: dict[str, int | str], calls: list[dict[str, Any]]) -> dict[str, int | str]:
+    simulator = WORLDS[world](Record(dict(facts)))
+    for call in calls:
+        getattr(simulator, call["name"])(**call["arguments"])
+    return simulator.state.facts
+
+
+def _order(deeds: list[Deed], level: int) -> list[list[int]]:
+    """Calls of a deed follow each other, except where none depends on another; at level 3 so do the deeds."""
+    order, at = [], 0
+    for deed in deeds:
+        last = at + len(deed.calls) - 1
+        if deed.calls[0][0] in LOOKUPS | {"cancel"}:
+            order += [[n, n + 1] for n in range(at, last)]
+        if level == 3 and at:
+            order.append([at - 1, last])
+        at = last + 1
+    return order
