@@ -21,7 +21,10 @@
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
+#include <time.h>
 #include <unistd.h>
+
+static int launcher;
 
 void send_frame(int fd, uint32_t kind, int count, const struct iovec *payload)
 {
@@ -51,75 +54,95 @@ void send_failure(int control, const char *what)
     send_frame(control, FAILED, 1, &(struct iovec){text, size});
 }
 
-_Noreturn void fail(int control, const char *what)
+/* Before the box has a socket, the failure waits for one, so that it reaches who opens the box. */
+_Noreturn void fail(const struct box *box, const char *what)
 {
-    send_failure(control, what);
+    struct open_request request;
+    int error = errno, control = box->control < 0 ? receive_with_socket(launcher, &request, sizeof request) : box->control;
+    errno = error;
+    if (control >= 0)
+        send_failure(control, what);
     _exit(1);
 }
 
 /* ---- set-up ---- */
 
-static void mount_or_fail(int control, const char *from, const char *to, const char *type, unsigned long flags,
-                          const char *options)
+static void must_mount(const struct box *box, const char *from, const char *to, const char *type, unsigned long flags,
+                       const char *options)
 {
+    char what[128];
     if (mount(from, to, type, flags, options)) {
-        char what[128];
         snprintf(what, sizeof what, "mount %s", to);
-        fail(control, what);
+        fail(box, what);
     }
 }
 
 /* The shared base becomes /, with one private tmpfs behind /work, /tmp and /dev/shm: the sandbox's whole disk. */
-static void build_root(int control, const struct limits *limits)
+static void build_root(const struct box *box)
 {
-    char options[128];
     const unsigned long plain = MS_NOSUID | MS_NODEV;
-    mount_or_fail(control, "/box", "/box", NULL, MS_BIND | MS_REC, NULL); /* a copy that this namespace may change */
+    must_mount(box, "/box", "/box", NULL, MS_BIND | MS_REC, NULL); /* a copy that this namespace may change */
     if (chdir("/box"))
-        fail(control, "enter the base");
-    snprintf(options, sizeof options, "mode=0755,size=%llu,nr_inodes=%llu", (unsigned long long)limits->disk,
-             (unsigned long long)limits->inodes);
-    mount_or_fail(control, "tmpfs", "tmp", "tmpfs", plain, options);
+        fail(box, "enter the base");
+    must_mount(box, "tmpfs", "tmp", "tmpfs", plain, "mode=0755,size=1m,nr_inodes=64"); /* until the limits are known */
     if (mkdir("tmp/work", 0755) || mkdir("tmp/tmp", 0777) || chmod("tmp/tmp", 01777) || mkdir("tmp/shm", 0777) ||
         chmod("tmp/shm", 01777))
-        fail(control, "make the writable directories");
-    mount_or_fail(control, "tmp/work", "work", NULL, MS_BIND, NULL);
-    mount_or_fail(control, "tmp/shm", "dev/shm", NULL, MS_BIND, NULL);
-    mount_or_fail(control, "tmp/tmp", "tmp", NULL, MS_BIND, NULL);
-    mount_or_fail(control, "devpts", "dev/pts", "devpts", MS_NOSUID | MS_NOEXEC, "newinstance,ptmxmode=0666,mode=0620");
-    mount_or_fail(control, "proc", "proc", "proc", plain | MS_NOEXEC, NULL);
+        fail(box, "make the writable directories");
+    must_mount(box, "tmp/work", "work", NULL, MS_BIND, NULL);
+    must_mount(box, "tmp/shm", "dev/shm", NULL, MS_BIND, NULL);
+    must_mount(box, "tmp/tmp", "tmp", NULL, MS_BIND, NULL);
+    must_mount(box, "devpts", "dev/pts", "devpts", MS_NOSUID | MS_NOEXEC, "newinstance,ptmxmode=0666,mode=0620");
+    must_mount(box, "proc", "proc", "proc", plain | MS_NOEXEC, NULL);
     if (syscall(SYS_pivot_root, ".", ".") || umount2(".", MNT_DETACH) || chdir("/"))
-        fail(control, "change the root");
+        fail(box, "change the root");
 }
 
-static void raise_loopback(int control)
+static void raise_loopback(const struct box *box)
 {
     struct ifreq request = {.ifr_name = "lo", .ifr_flags = IFF_UP};
     int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
     if (fd < 0 || ioctl(fd, SIOCSIFFLAGS, &request))
-        fail(control, "raise the loopback interface");
+        fail(box, "raise the loopback interface");
     close(fd);
 }
 
-static void settle(int control, const struct limits *limits)
+/* All that does not depend on who will use the box. */
+static void settle(const struct box *box)
 {
     if (setgroups(0, NULL) && errno != EPERM) /* a plain user cannot; its groups own nothing that is visible here */
-        fail(control, "drop groups");
+        fail(box, "drop groups");
     if (setresgid(INSIDE_ID, INSIDE_ID, INSIDE_ID) || setresuid(INSIDE_ID, INSIDE_ID, INSIDE_ID))
-        fail(control, "take the sandbox's ids");
+        fail(box, "take the sandbox's ids");
     prctl(PR_SET_PDEATHSIG, SIGKILL); /* the launcher's death */
     prctl(PR_SET_NAME, "temper-box");
     setsid();
     if (unshare(CLONE_NEWNS | CLONE_NEWNET | CLONE_NEWUTS | CLONE_NEWCGROUP))
-        fail(control, "make namespaces");
-    build_root(control, limits);
-    raise_loopback(control);
+        fail(box, "make namespaces");
+    build_root(box);
+    raise_loopback(box);
     /* quotas of this user namespace: no nested one, and only a share of the host user's inotify instances */
     if (sethostname("sandbox", 7) || write_file(AT_FDCWD, "/proc/sys/user/max_user_namespaces", "0") ||
         write_file(AT_FDCWD, "/proc/sys/user/max_inotify_instances", "16"))
-        fail(control, "set the namespace's quotas");
+        fail(box, "set the namespace's quotas");
+    for (int cap = 0; !prctl(PR_CAPBSET_DROP, cap, 0, 0, 0); cap++)
+        continue; /* a command that is executed can gain none of these */
     prctl(PR_SET_DUMPABLE, 0);
     prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
+}
+
+static void take_orders(struct box *box)
+{
+    struct open_request request;
+    char options[96];
+    box->control = receive_with_socket(launcher, &request, sizeof request);
+    if (box->control < 0)
+        _exit(0);
+    close(launcher);
+    box->limits = request.limits;
+    snprintf(options, sizeof options, "size=%llu,nr_inodes=%llu", (unsigned long long)box->limits.disk,
+             (unsigned long long)box->limits.inodes);
+    must_mount(box, NULL, "/work", NULL, MS_REMOUNT | MS_NOSUID | MS_NODEV, options);
+    send_frame(box->control, READY, 0, NULL);
 }
 
 /* ---- service ---- */
@@ -138,29 +161,39 @@ static int read_all(int fd, void *into, size_t size)
     return 0;
 }
 
-_Noreturn void box_main(int control, const struct limits *limits, struct counters counters, int ready)
+/* Only these stay open: the launcher's socket as 3 (later the owner's), counters as 4 to 6, /work as 7. */
+static void keep_descriptors(struct box *box, int orders, const struct cgroup *group)
 {
-    char go;
+    const int kept[4] = {orders, group->counters[0], group->counters[1], group->counters[2]};
+    int moved[4];
+    for (int i = 0; i < 4; i++)
+        moved[i] = kept[i] < 0 ? -1 : fcntl(kept[i], F_DUPFD_CLOEXEC, 64);
+    for (int i = 0; i < 4; i++)
+        moved[i] = moved[i] < 0 ? -1 : dup3(moved[i], 3 + i, O_CLOEXEC);
+    syscall(SYS_close_range, 7, ~0u, 0);
+    launcher = moved[0];
+    memcpy(box->counters, moved + 1, sizeof box->counters);
+}
+
+_Noreturn void box_main(int orders, const struct cgroup *group)
+{
+    char mapped;
     struct frame frame;
-    if (read(ready, &go, 1) != 1)
+    struct box box = {.control = -1};
+    int entered = group_join(group);
+    keep_descriptors(&box, orders, group);
+    if (recv(launcher, &mapped, 1, 0) != 1)
         _exit(1);
-    settle(control, limits);
-    struct box box = {.limits = *limits, .counters = counters};
-    /* only what is needed stays open: control 3, counters 4 to 6, the working directory 7 */
-    int keep[5] = {control, counters.memory, counters.pids, counters.cpu, open("/work", O_PATH | O_DIRECTORY)};
-    int *names[5] = {&box.control, &box.counters.memory, &box.counters.pids, &box.counters.cpu, &box.work};
-    for (int i = 0; i < 5; i++)
-        if (keep[i] >= 0)
-            keep[i] = fcntl(keep[i], F_DUPFD_CLOEXEC, 64);
-    for (int i = 0; i < 5; i++)
-        *names[i] = keep[i] < 0 ? -1 : dup3(keep[i], 3 + i, O_CLOEXEC);
-    syscall(SYS_close_range, 8, ~0u, 0);
-    srandom(getpid() ^ (unsigned)(uintptr_t)&go);
-    send_frame(box.control, READY, 0, NULL);
+    if (entered < 0)
+        fail(&box, "enter the cgroup");
+    settle(&box);
+    box.work = open("/work", O_PATH | O_DIRECTORY | O_CLOEXEC);
+    srandom(getpid() ^ time(NULL));
+    take_orders(&box);
     while (!read_all(box.control, &frame, sizeof frame)) {
         char *request = malloc(frame.size + 1);
         if (!request)
-            fail(box.control, "out of memory for a request");
+            fail(&box, "out of memory for a request");
         if (read_all(box.control, request, frame.size))
             break;
         if (frame.kind == EXEC)

@@ -88,9 +88,9 @@ static void set_limits(const struct box *box)
     bound(RLIMIT_NOFILE, 1024, 1024);
     bound(RLIMIT_MEMLOCK, 64 << 10, 64 << 10);
     bound(RLIMIT_SIGPENDING, 1024, 1024);
-    if (box->counters.pids < 0) /* counted by user namespace, so by sandbox; the box and pid 1 count too */
+    if (box->counters[IN_PIDS] < 0) /* counted by user namespace, so by sandbox; the box and pid 1 count too */
         bound(RLIMIT_NPROC, limits->pids + 2, limits->pids + 2);
-    if (box->counters.memory < 0) /* of each process; the watcher sees to their sum */
+    if (box->counters[IN_MEMORY] < 0) /* of each process; the watcher sees to their sum */
         bound(RLIMIT_DATA, 2 * limits->memory, 2 * limits->memory);
 }
 
@@ -98,10 +98,7 @@ static void drop_privileges(void)
 {
     struct __user_cap_header_struct header = {_LINUX_CAPABILITY_VERSION_3, 0};
     struct __user_cap_data_struct none[2] = {{0}};
-    for (int cap = 0; cap < 64; cap++)
-        prctl(PR_CAPBSET_DROP, cap, 0, 0, 0);
-    prctl(PR_SET_SECUREBITS, SECBIT_NOROOT | SECBIT_NOROOT_LOCKED | SECBIT_NO_SETUID_FIXUP | SECBIT_NO_SETUID_FIXUP_LOCKED |
-                                 SECBIT_KEEP_CAPS_LOCKED | SECBIT_NO_CAP_AMBIENT_RAISE | SECBIT_NO_CAP_AMBIENT_RAISE_LOCKED);
+    prctl(PR_SET_SECUREBITS, SECURE_ALL_BITS | SECURE_ALL_LOCKS);
     prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0);
     if (syscall(SYS_capset, &header, none) || prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) ||
         syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, 0, filter_program()))
@@ -153,8 +150,9 @@ static _Noreturn void command_init(const struct box *box, char **argv, const int
     getrusage(RUSAGE_CHILDREN, &used);
     ending.status = status;
     ending.peak_memory = (uint64_t)used.ru_maxrss << 10;
-    ending.cpu_us = (used.ru_utime.tv_sec + used.ru_stime.tv_sec) * 1000000ull + used.ru_utime.tv_usec + used.ru_stime.tv_usec;
-    ending.tasks = status && box->counters.pids < 0 ? usage_of_all("/proc").tasks : 0;
+    ending.cpu_us = (used.ru_utime.tv_sec + used.ru_stime.tv_sec) * 1000000ull;
+    ending.cpu_us += used.ru_utime.tv_usec + used.ru_stime.tv_usec;
+    ending.tasks = status && box->counters[IN_PIDS] < 0 ? usage_of_all("/proc").tasks : 0;
     _exit(write(tell, &ending, sizeof ending) != sizeof ending);
 }
 
@@ -181,7 +179,7 @@ static int drain(int fd, struct stream *stream, size_t limit)
             stream->data = grown;
         }
         int full = stream->size == limit;
-        ssize_t got = full ? read(fd, spare, sizeof spare) : read(fd, stream->data + stream->size, stream->room - stream->size);
+        ssize_t got = read(fd, full ? spare : stream->data + stream->size, full ? sizeof spare : stream->room - stream->size);
         if (got < 0)
             return errno == EAGAIN || errno == EINTR ? 0 : 1;
         if (got == 0)
@@ -194,15 +192,15 @@ static int drain(int fd, struct stream *stream, size_t limit)
 
 static uint64_t group_cpu_us(const struct box *box)
 {
-    uint64_t usec = counter_read(box->counters.cpu, "usage_usec "); /* v2; v1 has one number, in ns */
-    return usec ? usec : counter_read(box->counters.cpu, "") / 1000;
+    uint64_t usec = counter_read(box->counters[IN_CPU], "usage_usec "); /* v2; v1 has one number, in ns */
+    return usec ? usec : counter_read(box->counters[IN_CPU], "") / 1000;
 }
 
 /* What is over its limit now: MEMORY, CPU, or EXITED for nothing. Keeps the peaks in `reply`. */
 static int look(const struct box *box, uint64_t cpu_before, struct exec_reply *reply)
 {
     uint64_t cpu;
-    if (box->counters.memory < 0 || box->counters.pids < 0 || box->counters.cpu < 0) {
+    if (box->counters[IN_MEMORY] < 0 || box->counters[IN_PIDS] < 0 || box->counters[IN_CPU] < 0) {
         struct usage usage = usage_of_all("/proc");
         uint64_t memory = usage.resident;
         usage.tasks -= usage.tasks > 0; /* the command's pid 1 */
@@ -212,11 +210,11 @@ static int look(const struct box *box, uint64_t cpu_before, struct exec_reply *r
             memory = proportional_memory("/proc");
         if (memory > reply->peak_memory)
             reply->peak_memory = memory;
-        if (box->counters.memory < 0 && memory > box->limits.memory)
+        if (box->counters[IN_MEMORY] < 0 && memory > box->limits.memory)
             return MEMORY;
         cpu = usage.cpu_us;
     }
-    if (box->counters.cpu >= 0)
+    if (box->counters[IN_CPU] >= 0)
         cpu = group_cpu_us(box) - cpu_before;
     return cpu > box->limits.cpu_ms * 1000 ? CPU : EXITED;
 }
@@ -234,7 +232,7 @@ static int told_to_stop(int control)
 }
 
 /* Until the command's pid 1 is dead, and with it the whole namespace. Gives why it was killed, or EXITED. */
-static int watch(const struct box *box, int pidfd, const int out[2], struct stream streams[2], uint64_t deadline,
+static int watch(const struct box *box, int pidfd, const int out[3], struct stream streams[2], uint64_t deadline,
                  struct exec_reply *reply)
 {
     int why = EXITED, killed = 0;
@@ -269,30 +267,37 @@ static int watch(const struct box *box, int pidfd, const int out[2], struct stre
     }
 }
 
-/* Everything is dead: the counters, and what pid 1 told. */
+/* What pid 1 told, once everything is dead, and the counters. */
 static void conclude(const struct box *box, int why, int told, struct stream *errors, struct exec_reply *reply)
 {
-    struct ending ending;
+    struct ending ending = {0};
     struct statvfs disk;
-    int known = read(told, &ending, sizeof ending) == sizeof ending;
-    if (known && !ending.broken[0]) {
-        if (ending.peak_memory > reply->peak_memory)
-            reply->peak_memory = ending.peak_memory;
-        if (ending.tasks > reply->peak_tasks)
-            reply->peak_tasks = ending.tasks;
-        reply->cpu_us = ending.cpu_us;
-        reply->code = WIFEXITED(ending.status) ? WEXITSTATUS(ending.status) : WTERMSIG(ending.status);
-    }
-    reply->ended = why ? why : !known || ending.broken[0] ? LOST : WIFEXITED(ending.status) ? EXITED : SIGNALLED;
-    if (known && ending.broken[0] && (errors->data = realloc(errors->data, sizeof ending.broken)))
+    int known = read(told, &ending, sizeof ending) == sizeof ending, status = ending.status;
+    if (ending.broken[0] && (errors->data = realloc(errors->data, sizeof ending.broken)))
         errors->size = strlen(strcpy(errors->data, ending.broken));
+    else if (known)
+        reply->code = WIFEXITED(status) ? WEXITSTATUS(status) : WTERMSIG(status);
+    reply->ended = why ? why : !known || ending.broken[0] ? LOST : WIFEXITED(status) ? EXITED : SIGNALLED;
+    reply->cpu_us = ending.cpu_us;
+    if (box->counters[IN_MEMORY] < 0 && ending.peak_memory > reply->peak_memory)
+        reply->peak_memory = ending.peak_memory;
+    if (box->counters[IN_PIDS] < 0 && ending.tasks > reply->peak_tasks)
+        reply->peak_tasks = ending.tasks;
     if (!statvfs("/work", &disk)) {
         reply->disk_free = (uint64_t)disk.f_bavail * disk.f_frsize;
         reply->inodes_free = disk.f_favail;
     }
-    reply->oom_kills = counter_read(box->counters.memory, "oom_kill ") - reply->oom_kills;
-    reply->forks_refused = counter_read(box->counters.pids, "max ") - reply->forks_refused;
+    reply->oom_kills = counter_read(box->counters[IN_MEMORY], "oom_kill ") - reply->oom_kills;
+    reply->forks_refused = counter_read(box->counters[IN_PIDS], "max ") - reply->forks_refused;
 }
+
+/* ---- a request ---- */
+
+struct command {
+    char **argv, **envp, *input;
+    size_t input_size;
+    uint32_t wall_ms;
+};
 
 /* Points `list` at `n` strings of [at, end); gives where they stop, or NULL. */
 static char *strings(char *at, const char *end, char **list, uint32_t n)
@@ -306,68 +311,84 @@ static char *strings(char *at, const char *end, char **list, uint32_t n)
     return at;
 }
 
-static int input_of(const char *data, size_t size)
+static int parse(char *request, size_t size, struct command *command)
 {
-    if (!size)
+    struct exec_request head;
+    if (size < sizeof head)
+        return -1;
+    memcpy(&head, request, sizeof head);
+    if (head.argc < 1 || head.argc + (uint64_t)head.envc + head.stdin_size + sizeof head > size)
+        return -1;
+    char **list = calloc(head.argc + (size_t)head.envc + 2, sizeof *list), *end = request + size - head.stdin_size;
+    *command = (struct command){list, list + head.argc + 1, end, head.stdin_size, head.wall_ms};
+    char *rest = list ? strings(request + sizeof head, end, command->argv, head.argc) : NULL;
+    return rest && strings(rest, end, command->envp, head.envc) == end ? 0 : -1;
+}
+
+/* stdin is a file in memory, so that nobody has to feed a pipe. */
+static int input_of(const struct command *command)
+{
+    if (!command->input_size)
         return open("/dev/null", O_RDONLY | O_CLOEXEC);
     int fd = memfd_create("stdin", MFD_CLOEXEC);
-    if (fd < 0 || write(fd, data, size) != (ssize_t)size || lseek(fd, 0, SEEK_SET))
-        return -1;
-    return fd;
+    int failed = fd < 0 || write(fd, command->input, command->input_size) != (ssize_t)command->input_size;
+    return failed || lseek(fd, 0, SEEK_SET) ? -1 : fd;
+}
+
+/* Gives the command's pid 1; `ours` are the ends to read: its output, its errors, what pid 1 tells. */
+static pid_t start(const struct box *box, const struct command *command, int ours[3], int *pidfd)
+{
+    int theirs[3], streams[3] = {input_of(command)};
+    for (int i = 0; i < 3; i++) {
+        int ends[2];
+        if (streams[0] < 0 || pipe2(ends, O_CLOEXEC) || fcntl(ends[0], F_SETFL, O_NONBLOCK))
+            fail(box, "make pipes for a command");
+        ours[i] = ends[0];
+        theirs[i] = ends[1];
+    }
+    const int own = CLONE_NEWPID | CLONE_NEWNS | CLONE_NEWIPC;
+    pid_t pid = syscall(SYS_clone, SIGCHLD | own | CLONE_PIDFD, NULL, pidfd, NULL, NULL);
+    if (!pid) {
+        environ = command->envp;
+        streams[1] = theirs[0];
+        streams[2] = theirs[1];
+        tell = theirs[2];
+        command_init(box, command->argv, streams);
+    }
+    if (pid < 0)
+        fail(box, "clone a command");
+    close(streams[0]);
+    for (int i = 0; i < 3; i++)
+        close(theirs[i]);
+    return pid;
 }
 
 void command_run(const struct box *box, char *request, size_t size)
 {
-    struct exec_request head;
-    if (size < sizeof head)
-        fail(box->control, "an exec request is cut short");
-    memcpy(&head, request, sizeof head);
-    if (head.argc < 1 || head.argc + (size_t)head.envc > size || head.stdin_size > size)
-        fail(box->control, "an exec request is cut short");
-    char **argv = calloc(head.argc + (size_t)head.envc + 2, sizeof *argv);
-    char **envp = argv ? argv + head.argc + 1 : NULL;
-    char *end = request + size - head.stdin_size, *rest = argv ? strings(request + sizeof head, end, argv, head.argc) : NULL;
-    if (!rest || strings(rest, end, envp, head.envc) != end)
-        fail(box->control, "an exec request is cut short");
-
-    int out[2][2], told[2], pidfd = -1, streams[3] = {input_of(end, head.stdin_size), -1, -1};
+    struct command command;
     struct stream kept[2] = {{0}};
-    struct exec_reply reply = {.oom_kills = counter_read(box->counters.memory, "oom_kill "),
-                               .forks_refused = counter_read(box->counters.pids, "max ")};
-    if (streams[0] < 0 || pipe2(out[0], O_CLOEXEC) || pipe2(out[1], O_CLOEXEC) || pipe2(told, O_CLOEXEC | O_NONBLOCK))
-        fail(box->control, "make pipes for a command");
-    for (int i = 0; i < 2; i++) {
-        streams[1 + i] = out[i][1];
-        fcntl(out[i][0], F_SETFL, O_NONBLOCK);
-    }
-    uint64_t start = now_us();
-    pid_t pid = syscall(SYS_clone, SIGCHLD | CLONE_NEWPID | CLONE_NEWNS | CLONE_NEWIPC | CLONE_PIDFD, NULL, &pidfd, NULL, NULL);
-    if (!pid) {
-        environ = envp;
-        tell = told[1];
-        command_init(box, argv, streams);
-    }
-    if (pid < 0)
-        fail(box->control, "clone a command");
-    for (int i = 0; i < 3; i++)
-        close(streams[i]);
-    close(told[1]);
-    const int readable[2] = {out[0][0], out[1][0]};
-    int why = watch(box, pidfd, readable, kept, start + head.wall_ms * 1000ull, &reply);
+    struct exec_reply reply = {.oom_kills = counter_read(box->counters[IN_MEMORY], "oom_kill "),
+                               .forks_refused = counter_read(box->counters[IN_PIDS], "max ")};
+    int ours[3], pidfd = -1;
+    if (parse(request, size, &command))
+        fail(box, "an exec request is cut short");
+    uint64_t begin = now_us();
+    pid_t pid = start(box, &command, ours, &pidfd);
+    int why = watch(box, pidfd, ours, kept, begin + command.wall_ms * 1000ull, &reply);
     waitpid(pid, NULL, 0);
     for (int i = 0; i < 2; i++) /* what was still in the pipes */
-        if (drain(readable[i], &kept[i], box->limits.output) == 2 && !why)
+        if (drain(ours[i], &kept[i], box->limits.output) == 2 && !why)
             why = OUTPUT;
-    conclude(box, why, told[0], &kept[1], &reply);
-    reply.wall_us = now_us() - start;
+    conclude(box, why, ours[2], &kept[1], &reply);
+    reply.wall_us = now_us() - begin;
     reply.out_size = kept[0].size;
     reply.err_size = kept[1].size;
-    send_frame(box->control, DONE, 3, (struct iovec[]){{&reply, sizeof reply}, {kept[0].data, kept[0].size}, {kept[1].data, kept[1].size}});
-    for (int i = 0; i < 2; i++) {
-        close(readable[i]);
-        free(kept[i].data);
-    }
-    close(told[0]);
+    const struct iovec parts[3] = {{&reply, sizeof reply}, {kept[0].data, kept[0].size}, {kept[1].data, kept[1].size}};
+    send_frame(box->control, DONE, 3, parts);
+    free(kept[0].data);
+    free(kept[1].data);
+    free(command.argv);
+    for (int i = 0; i < 3; i++)
+        close(ours[i]);
     close(pidfd);
-    free(argv);
 }

@@ -93,11 +93,11 @@ void files_put(const struct box *box, char *request, size_t size)
     while (size && !error) {
         uint32_t sizes[2];
         if (size < sizeof sizes)
-            fail(box->control, "a put request is cut short");
+            fail(box, "a put request is cut short");
         memcpy(sizes, request, sizeof sizes);
         size_t whole = sizeof sizes + sizes[0] + (size_t)sizes[1];
         if (whole > size || sizes[0] >= sizeof path)
-            fail(box->control, "a put request is cut short");
+            fail(box, "a put request is cut short");
         memcpy(path, request + sizeof sizes, sizes[0]);
         path[sizes[0]] = 0;
         memcpy(tried, path, sizeof tried);

@@ -1,9 +1,8 @@
 /* The seccomp filter: calls that no program under test needs and that widen the kernel's surface.
  *
  * Refused with EPERM, or with ENOSYS where programs fall back well, or by killing the process where nobody asks
- * innocently. Numbers above the newest call that was looked at are ENOSYS, so new kernels open no new doors.
- * The tests are a binary tree over call numbers, which the kernel walks for every number when it loads the filter:
- * a list costs about four times as much.
+ * innocently. Numbers above the newest call that was looked at are ENOSYS, so new kernels open no new doors. A plain
+ * list: a binary tree loaded no faster (0.1 ms), and the kernel remembers what is always allowed.
  */
 #define _GNU_SOURCE
 #include "sandbox.h"
@@ -13,12 +12,14 @@
 #include <linux/filter.h>
 #include <linux/seccomp.h>
 #include <sched.h>
-#include <stdlib.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 
 #define NEWEST 462 /* mseal */
+#ifndef CLONE_NEWTIME
+#define CLONE_NEWTIME 0x80 /* for unshare only; in clone it is part of a signal number */
+#endif
 #define ALLOW SECCOMP_RET_ALLOW
 #define EPERM_ (SECCOMP_RET_ERRNO | EPERM)
 #define ENOSYS_ (SECCOMP_RET_ERRNO | ENOSYS)
@@ -38,7 +39,7 @@ struct rule {
     uint32_t action;
 };
 
-static struct rule rules[] = {
+static const struct rule rules[] = {
     {SYS_mount, EPERM_}, {SYS_umount2, EPERM_}, {SYS_pivot_root, EPERM_}, {SYS_chroot, EPERM_}, {SYS_setns, EPERM_},
     {SYS_open_tree, EPERM_}, {SYS_move_mount, EPERM_}, {SYS_fsopen, EPERM_}, {SYS_fsconfig, EPERM_},
     {SYS_fsmount, EPERM_}, {SYS_fspick, EPERM_}, {SYS_mount_setattr, EPERM_}, {SYS_swapon, EPERM_},
@@ -61,9 +62,8 @@ static struct rule rules[] = {
     {SYS_mknodat, BY_ARGUMENT}, {SYS_clone, BY_ARGUMENT}, {SYS_unshare, BY_ARGUMENT}, {SYS_ioctl, BY_ARGUMENT},
     {SYS_personality, BY_ARGUMENT}, {SYS_socket, BY_ARGUMENT},
 };
-#define RULES (int)(sizeof rules / sizeof *rules)
 
-static struct sock_filter code[1024];
+static struct sock_filter code[512];
 static unsigned short length;
 
 static void emit(uint16_t op, uint32_t k, uint8_t yes, uint8_t no)
@@ -76,13 +76,6 @@ static void give(uint32_t action) { emit(BPF_RET | BPF_K, action, 0, 0); }
 static void load_argument(int n) /* the low half; both architectures are little-endian */
 {
     emit(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, args) + 8 * n, 0, 0);
-}
-
-static void refuse_bits(uint32_t bits)
-{
-    emit(BPF_JMP | BPF_JSET | BPF_K, bits, 0, 1);
-    give(EPERM_);
-    give(ALLOW);
 }
 
 /* Gives `action` when the accumulator is one of the values, `otherwise` when not. */
@@ -100,14 +93,14 @@ static void arguments(int number)
     static const uint32_t terminals[] = {0x5412 /* TIOCSTI */, 0x541c /* TIOCLINUX */, 0x541d /* TIOCCONS */};
     static const uint32_t personalities[] = {0, 0xffffffff, 0x0040000 /* ADDR_NO_RANDOMIZE */};
     static const uint32_t families[] = {AF_UNIX, AF_INET, AF_INET6}; /* never vsock, packet, alg */
+    static const uint32_t devices[] = {S_IFCHR, S_IFBLK};
     const uint32_t namespaces = CLONE_NEWUSER | CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWNET | CLONE_NEWIPC |
-                                CLONE_NEWUTS | CLONE_NEWCGROUP | 0x80 /* CLONE_NEWTIME, an unshare flag only */;
-    if (number == SYS_clone) {
+                                CLONE_NEWUTS | CLONE_NEWCGROUP;
+    if (number == SYS_clone || number == SYS_unshare) {
         load_argument(0);
-        refuse_bits(namespaces & ~0x80u);
-    } else if (number == SYS_unshare) {
-        load_argument(0);
-        refuse_bits(namespaces);
+        emit(BPF_JMP | BPF_JSET | BPF_K, number == SYS_clone ? namespaces : namespaces | CLONE_NEWTIME, 0, 1);
+        give(EPERM_);
+        give(ALLOW);
     } else if (number == SYS_ioctl) {
         load_argument(1);
         among(terminals, 3, EPERM_, ALLOW);
@@ -125,35 +118,8 @@ static void arguments(int number)
     } else { /* mknod and mknodat: pipes, sockets and plain files only */
         load_argument(number == SYS_mknodat ? 2 : 1);
         emit(BPF_ALU | BPF_AND | BPF_K, S_IFMT, 0, 0);
-        static const uint32_t devices[] = {S_IFCHR, S_IFBLK};
         among(devices, 2, EPERM_, ALLOW);
     }
-}
-
-/* A tree over rules[from, to): the accumulator holds the call's number. */
-static void tree(int from, int to)
-{
-    if (to - from == 1) {
-        emit(BPF_JMP | BPF_JEQ | BPF_K, rules[from].number, 1, 0);
-        give(ALLOW);
-        if (rules[from].action == BY_ARGUMENT)
-            arguments(rules[from].number);
-        else
-            give(rules[from].action);
-        return;
-    }
-    int middle = (from + to) / 2;
-    emit(BPF_JMP | BPF_JGE | BPF_K, rules[middle].number, 0, 1);
-    int jump = length;
-    emit(BPF_JMP | BPF_JA, 0, 0, 0);
-    tree(from, middle);
-    code[jump].k = length - jump - 1;
-    tree(middle, to);
-}
-
-static int by_number(const void *a, const void *b)
-{
-    return ((const struct rule *)a)->number - ((const struct rule *)b)->number;
 }
 
 const struct sock_fprog *filter_program(void)
@@ -161,14 +127,22 @@ const struct sock_fprog *filter_program(void)
     static struct sock_fprog program = {0, code};
     if (length)
         return &program;
-    qsort(rules, RULES, sizeof *rules, by_number);
     emit(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, arch), 0, 0);
     emit(BPF_JMP | BPF_JEQ | BPF_K, ARCH, 1, 0);
     give(KILL_); /* i386 on x86_64 has its own call numbers */
     emit(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr), 0, 0);
     emit(BPF_JMP | BPF_JGT | BPF_K, NEWEST, 0, 1); /* also every x32 call */
     give(ENOSYS_);
-    tree(0, RULES);
+    for (size_t i = 0; i < sizeof rules / sizeof *rules; i++) {
+        int test = length;
+        emit(BPF_JMP | BPF_JEQ | BPF_K, rules[i].number, 0, 0);
+        if (rules[i].action == BY_ARGUMENT)
+            arguments(rules[i].number);
+        else
+            give(rules[i].action);
+        code[test].jf = length - test - 1;
+    }
+    give(ALLOW);
     program.len = length;
     return &program;
 }

@@ -1,7 +1,7 @@
 /* cgroups, where this user may make them: v2 with memory and pids, else v1, else none.
  *
- * Everything goes through directory descriptors that are opened before the launcher leaves the host's root. Groups are
- * called temper.PID; those of a dead launcher are removed by the next one.
+ * Everything goes through descriptors that are opened before the launcher leaves the host's root. Each launcher has
+ * one directory, temper.PID, and one group a box in it; those of a dead launcher are removed by the next one.
  */
 #define _GNU_SOURCE
 #include "sandbox.h"
@@ -17,89 +17,73 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-static int parents[3] = {-1, -1, -1}; /* of memory, pids, cpu */
+#define OPEN_DIRECTORY (O_RDONLY | O_DIRECTORY | O_CLOEXEC)
+
+static int version;                       /* 0: no cgroup can be used */
+static int parents[3] = {-1, -1, -1};     /* by kind: where temper.PID is */
+static int directories[3] = {-1, -1, -1}; /* by kind: temper.PID; all the same one in v2, -1: not bounded */
 static char own_name[32];
+
+static const char *const controllers[3] = {"memory", "pids", "cpuacct"};
+static const char *const counter_files[2][3] = {{"memory.oom_control", "pids.events", "cpuacct.usage"},
+                                                {"memory.events", "pids.events", "cpu.stat"}};
+
+/* ---- finding a place ---- */
 
 /* Is `word` one of the comma-separated words of `list`? */
 static int listed(const char *list, const char *word)
 {
     size_t size = strlen(word);
-    for (const char *at = list; at && (at = strstr(at, word)); at += size)
+    for (const char *at = list; (at = strstr(at, word)); at += size)
         if ((at == list || at[-1] == ',') && (!at[size] || at[size] == ',' || at[size] == '\n'))
             return 1;
     return 0;
 }
 
-/* This process's path in the hierarchy of `controller` ("" for v2). */
-static int own_path(const char *controller, char *path, size_t size)
+/* This process's own group in the hierarchy of `controller` ("" for v2), or -1. */
+static int open_own(const char *controller)
 {
+    char line[4096], path[4096] = "", point[1024] = "", root[1024], type[64], options[1024], whole[6144] = "";
     FILE *file = fopen("/proc/self/cgroup", "re");
-    char line[4096];
-    int found = 0;
-    while (file && !found && fgets(line, sizeof line, file)) {
-        char *names = strchr(line, ':'), *at = names ? strchr(names + 1, ':') : NULL;
-        if (!at)
+    while (file && !*path && fgets(line, sizeof line, file)) { /* NUMBER:CONTROLLERS:PATH */
+        char *names = strchr(line, ':') + 1, *at = strchr(names, ':');
+        *at++ = 0;
+        if (*controller ? listed(names, controller) : !*names)
+            snprintf(path, sizeof path, "%.*s", (int)strcspn(at, "\n"), at);
+    }
+    if (file)
+        fclose(file);
+    file = fopen("/proc/self/mountinfo", "re");
+    while (file && !*whole && fgets(line, sizeof line, file)) {
+        char *tail = strstr(line, " - ");
+        if (!tail || sscanf(line, "%*d %*d %*s %1023s %1023s", root, point) != 2 ||
+            sscanf(tail, " - %63s %*s %1023s", type, options) != 2)
             continue;
-        *at = 0;
-        if (*controller ? listed(names + 1, controller) : !names[1]) {
-            at[1 + strcspn(at + 1, "\n")] = 0;
-            found = (size_t)snprintf(path, size, "%s", at + 1) < size;
+        if (*controller ? !strcmp(type, "cgroup") && listed(options, controller) : !strcmp(type, "cgroup2")) {
+            size_t shared = strcmp(root, "/") && !strncmp(path, root, strlen(root)) ? strlen(root) : 0;
+            snprintf(whole, sizeof whole, "%s/%s", point, path + shared);
         }
     }
     if (file)
         fclose(file);
-    return found;
+    return *path ? open(whole, OPEN_DIRECTORY) : -1;
 }
 
-/* Where the hierarchy of `controller` is mounted: mount point and root, from mountinfo. */
-static int mount_of(const char *controller, char *point, char *root)
+/* Removes temper.PID directories of launchers that are dead, or (`all`) our own. */
+static void remove_directories(int parent, int all)
 {
-    FILE *file = fopen("/proc/self/mountinfo", "re");
-    char line[4096], type[64], options[1024];
-    int found = 0;
-    while (file && !found && fgets(line, sizeof line, file)) {
-        char *tail = strstr(line, " - ");
-        if (!tail || sscanf(line, "%*d %*d %*s %1023s %1023s", root, point) != 2 ||
-            sscanf(tail + 3, "%63s %*s %1023s", type, options) != 2)
-            continue;
-        found = *controller ? !strcmp(type, "cgroup") && listed(options, controller) : !strcmp(type, "cgroup2");
-    }
-    if (file)
-        fclose(file);
-    return found;
-}
-
-static int open_own(const char *controller)
-{
-    char path[4096], point[1024], root[1024], whole[6144];
-    if (!own_path(controller, path, sizeof path) || !mount_of(controller, point, root))
-        return -1;
-    size_t shared = strlen(root);
-    const char *below = strcmp(root, "/") && !strncmp(path, root, shared) ? path + shared : path;
-    snprintf(whole, sizeof whole, "%s/%s", point, below);
-    return open(whole, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-}
-
-static void remove_tree(int parent, const char *name)
-{
-    int fd = openat(parent, name, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    DIR *directory = fd < 0 ? NULL : fdopendir(fd);
-    for (struct dirent *entry; directory && (entry = readdir(directory));)
-        if (entry->d_type == DT_DIR && entry->d_name[0] != '.')
-            unlinkat(fd, entry->d_name, AT_REMOVEDIR);
-    if (directory)
-        closedir(directory);
-    unlinkat(parent, name, AT_REMOVEDIR);
-}
-
-static void remove_stale(int parent)
-{
-    int fd = openat(parent, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    DIR *directory = fd < 0 ? NULL : fdopendir(fd);
+    DIR *directory = fdopendir(openat(parent, ".", OPEN_DIRECTORY));
     for (struct dirent *entry; directory && (entry = readdir(directory));) {
-        int pid = strncmp(entry->d_name, "temper.", 7) ? 0 : atoi(entry->d_name + 7);
-        if (pid > 0 && kill(pid, 0) && errno == ESRCH)
-            remove_tree(parent, entry->d_name);
+        pid_t pid = strncmp(entry->d_name, "temper.", 7) ? 0 : atoi(entry->d_name + 7);
+        if (pid <= 0 || !(pid == getpid() ? all : kill(pid, 0) && errno == ESRCH))
+            continue;
+        DIR *inner = fdopendir(openat(parent, entry->d_name, OPEN_DIRECTORY));
+        for (struct dirent *group; inner && (group = readdir(inner));)
+            if (group->d_name[0] != '.')
+                unlinkat(dirfd(inner), group->d_name, AT_REMOVEDIR); /* refused for files */
+        if (inner)
+            closedir(inner);
+        unlinkat(parent, entry->d_name, AT_REMOVEDIR);
     }
     if (directory)
         closedir(directory);
@@ -109,156 +93,151 @@ static int make_below(int parent)
 {
     if (parent < 0)
         return -1;
-    remove_stale(parent);
-    if (mkdirat(parent, own_name, 0755) && errno != EEXIST)
-        return -1;
-    return openat(parent, own_name, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    remove_directories(parent, 0);
+    return mkdirat(parent, own_name, 0755) && errno != EEXIST ? -1 : openat(parent, own_name, OPEN_DIRECTORY);
 }
 
-/* Can a child really be moved into a group below `groups`, with both controllers at work there? */
-static int proves_itself(const struct groups *groups)
+/* Can a process really enter a group here, with its limits at work? */
+static int proven(void)
 {
-    struct limits limits = {.memory = 64 << 20, .disk = 0, .pids = 16};
-    struct counters counters;
-    pid_t child = fork();
+    struct limits limits = {.memory = 64 << 20, .pids = 16};
+    struct cgroup group;
+    int works = !group_make(0, &group) && !group_limit(0, &limits), status = 1;
+    pid_t child = works ? fork() : -1;
     if (!child)
-        pause();
-    int works = child > 0 && !group_make(groups, 0, &limits, &counters) && !group_join(groups, 0, child);
-    if (works) {
-        close(counters.memory);
-        close(counters.pids);
-        close(counters.cpu);
-    }
-    if (child > 0) {
-        kill(child, SIGKILL);
-        waitpid(child, NULL, 0);
-    }
-    group_remove(groups, 0);
+        _exit(group_join(&group) != 0);
+    works = child > 0 && waitpid(child, &status, 0) == child && !status;
+    group_close(&group);
+    group_remove(0);
     return works;
 }
 
 /* v2: the nearest ancestor below which groups with memory and pids can be made. */
-static struct groups find_v2(void)
+static int find_v2(void)
 {
     const char *enable = "+memory +pids +cpu";
-    struct groups none = {0, -1, -1, -1};
     int at = open_own("");
-    for (int level = 0; at >= 0 && level < 16; level++) {
+    for (version = 2; at >= 0;) {
         int made = make_below(at);
-        if (made >= 0 && faccessat(made, "memory.max", W_OK, 0) && !write_file(at, "cgroup.subtree_control", enable)) {
-            close(made); /* enabling acts on groups that are there already, so only look again */
-            made = openat(at, own_name, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-        }
+        if (made >= 0 && faccessat(made, "memory.max", W_OK, 0))
+            write_file(at, "cgroup.subtree_control", enable);
         if (made >= 0 && !write_file(made, "cgroup.subtree_control", enable)) {
-            struct groups found = {2, made, made, made};
-            if (proves_itself(&found)) {
+            directories[0] = directories[1] = directories[2] = made;
+            if (proven()) {
                 parents[0] = at;
-                return found;
+                return 1;
             }
         }
-        if (made >= 0) {
-            close(made);
-            remove_tree(at, own_name);
-        }
-        int up = faccessat(at, "../cgroup.procs", F_OK, 0) ? -1 : openat(at, "..", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+        close(made);
+        remove_directories(at, 1);
+        int up = faccessat(at, "../cgroup.procs", F_OK, 0) ? -1 : openat(at, "..", OPEN_DIRECTORY);
         close(at);
         at = up;
     }
-    if (at >= 0)
-        close(at);
-    return none;
+    directories[0] = directories[1] = directories[2] = -1;
+    return 0;
 }
 
-struct groups groups_find(void)
+void groups_find(struct launcher_note *note)
 {
     snprintf(own_name, sizeof own_name, "temper.%d", getpid());
-    struct groups found = find_v2();
-    if (found.version)
-        return found;
-    static const char *const controllers[3] = {"memory", "pids", "cpuacct"};
-    int made[3];
-    for (int i = 0; i < 3; i++)
-        made[i] = make_below(parents[i] = open_own(controllers[i]));
-    struct groups first = {1, made[0], made[1], made[2]};
-    if ((made[0] >= 0 || made[1] >= 0) && proves_itself(&first))
-        return first;
-    groups_remove(&first);
-    return (struct groups){0, -1, -1, -1};
+    if (!find_v2()) {
+        version = 1;
+        for (int i = 0; i < 3; i++)
+            directories[i] = make_below(parents[i] = open_own(controllers[i]));
+        if ((directories[0] < 0 && directories[1] < 0) || !proven()) {
+            groups_remove();
+            directories[0] = directories[1] = directories[2] = -1;
+            version = 0;
+        }
+    }
+    note->cgroup = version;
+    note->memory = directories[0] >= 0;
+    note->pids = directories[1] >= 0;
+    note->cpu = directories[2] >= 0;
 }
 
-static int write_number(int directory, const char *group, const char *file, uint64_t value)
+void groups_remove(void)
 {
-    char path[96], text[32];
-    snprintf(path, sizeof path, "%s/%s", group, file);
-    snprintf(text, sizeof text, "%llu", (unsigned long long)value);
-    return write_file(directory, path, text);
+    for (int i = 0; i < 3; i++)
+        if (parents[i] >= 0)
+            remove_directories(parents[i], 1);
 }
 
-static int open_counter(int directory, const char *group, const char *file)
+/* ---- one group ---- */
+
+static int open_in(int directory, uint64_t id, const char *file, int flags)
 {
     char path[96];
-    snprintf(path, sizeof path, "%s/%s", group, file);
-    return openat(directory, path, O_RDONLY | O_CLOEXEC);
+    snprintf(path, sizeof path, "%llu/%s", (unsigned long long)id, file);
+    return directory < 0 ? -1 : openat(directory, path, flags | O_CLOEXEC);
 }
 
-/* A group for box `id` with these limits. The limit on memory includes the disk, which is a tmpfs. */
-int group_make(const struct groups *groups, uint64_t id, const struct limits *limits, struct counters *out)
+int group_make(uint64_t id, struct cgroup *out)
 {
-    int two = groups->version == 2, all[3] = {groups->memory, groups->pids, groups->cpu};
+    char name[24];
+    snprintf(name, sizeof name, "%llu", (unsigned long long)id);
+    *out = (struct cgroup){{-1, -1, -1}, {-1, -1, -1}};
+    for (int i = 0; i < 3; i++) {
+        if (directories[i] < 0)
+            continue;
+        if (mkdirat(directories[i], name, 0755) && !(version == 2 && i))
+            return -1;
+        out->counters[i] = open_in(directories[i], id, counter_files[version - 1][i], O_RDONLY);
+        if (version == 1 || !i)
+            out->members[i] = open_in(directories[i], id, "cgroup.procs", O_WRONLY);
+    }
+    return 0;
+}
+
+static int write_number(int directory, uint64_t id, const char *file, uint64_t value)
+{
+    int fd = open_in(directory, id, file, O_WRONLY);
+    int done = fd < 0 ? -1 : dprintf(fd, "%llu", (unsigned long long)value);
+    if (fd >= 0)
+        close(fd);
+    return done < 0 ? -1 : 0;
+}
+
+/* The limit on memory includes the disk, which is a tmpfs; two more tasks are the box and the command's pid 1. */
+int group_limit(uint64_t id, const struct limits *limits)
+{
     uint64_t memory = limits->memory + limits->disk;
-    char name[24];
-    snprintf(name, sizeof name, "%llu", (unsigned long long)id);
-    *out = (struct counters){-1, -1, -1};
-    for (int i = 0; i < (two ? 1 : 3); i++)
-        if (all[i] >= 0 && mkdirat(all[i], name, 0755))
+    int two = version == 2;
+    if (directories[0] >= 0) {
+        if (write_number(directories[0], id, two ? "memory.max" : "memory.limit_in_bytes", memory))
             return -1;
-    if (groups->memory >= 0) {
-        if (write_number(groups->memory, name, two ? "memory.max" : "memory.limit_in_bytes", memory))
+        int swap = write_number(directories[0], id, two ? "memory.swap.max" : "memory.memsw.limit_in_bytes", two ? 0 : memory);
+        if (swap && errno != ENOENT) /* the file is there only where swap is accounted */
             return -1;
-        /* no swap; the file is there only where swap is accounted */
-        int swap = two ? write_number(groups->memory, name, "memory.swap.max", 0)
-                       : write_number(groups->memory, name, "memory.memsw.limit_in_bytes", memory);
-        if (swap && errno != ENOENT)
-            return -1;
-        out->memory = open_counter(groups->memory, name, two ? "memory.events" : "memory.oom_control");
     }
-    if (groups->pids >= 0) { /* two more for the box itself and the command's pid 1 */
-        if (write_number(groups->pids, name, "pids.max", limits->pids + 2))
-            return -1;
-        out->pids = open_counter(groups->pids, name, "pids.events");
-    }
-    if (groups->cpu >= 0)
-        out->cpu = open_counter(groups->cpu, name, two ? "cpu.stat" : "cpuacct.usage");
-    return 0;
+    return directories[1] >= 0 ? write_number(directories[1], id, "pids.max", limits->pids + 2) : 0;
 }
 
-int group_join(const struct groups *groups, uint64_t id, pid_t pid)
+/* The calling process enters. On v1 this waits for the kernel, milliseconds, so boxes do it ahead of their use. */
+int group_join(const struct cgroup *group)
 {
-    int all[3] = {groups->memory, groups->pids, groups->cpu};
-    char name[24];
-    snprintf(name, sizeof name, "%llu", (unsigned long long)id);
-    for (int i = 0; i < (groups->version == 2 ? 1 : 3); i++)
-        if (all[i] >= 0 && write_number(all[i], name, "cgroup.procs", pid))
+    for (int i = 0; i < 3; i++)
+        if (group->members[i] >= 0 && write(group->members[i], "0", 1) != 1)
             return -1;
     return 0;
 }
 
-void group_remove(const struct groups *groups, uint64_t id)
+void group_close(const struct cgroup *group)
 {
-    int all[3] = {groups->memory, groups->pids, groups->cpu};
-    char name[24];
-    snprintf(name, sizeof name, "%llu", (unsigned long long)id);
-    for (int i = 0; i < (groups->version == 2 ? 1 : 3); i++)
-        if (all[i] >= 0)
-            unlinkat(all[i], name, AT_REMOVEDIR);
+    for (int i = 0; i < 3; i++) {
+        close(group->counters[i]);
+        close(group->members[i]);
+    }
 }
 
-void groups_remove(const struct groups *groups)
+void group_remove(uint64_t id)
 {
-    int all[3] = {groups->memory, groups->pids, groups->cpu};
-    for (int i = 0; i < (groups->version == 2 ? 1 : 3); i++)
-        if (all[i] >= 0)
-            unlinkat(parents[i], own_name, AT_REMOVEDIR);
+    char name[24];
+    snprintf(name, sizeof name, "%llu", (unsigned long long)id);
+    for (int i = 0; i < 3; i++)
+        if (directories[i] >= 0)
+            unlinkat(directories[i], name, AT_REMOVEDIR);
 }
 
 uint64_t counter_read(int fd, const char *key)

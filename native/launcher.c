@@ -30,14 +30,16 @@
 
 #define UNUSED_IDS 0x70000000u /* systemd's table of ids leaves 0x70000000 to 0x7fffffff to nobody */
 
+#define STOCK 8 /* boxes that are set up ahead */
+
 struct running {
     pid_t pid;
-    uint64_t id;
+    int socket;          /* to tell it what to do; -1 once it is told */
+    uint64_t group, id;  /* `id` is the owner's number for it */
 };
 
-static struct running *boxes;
-static int box_count, box_room;
-static struct groups groups;
+static struct running *boxes; /* those not told yet come first, the oldest first */
+static int box_count, box_room, spare_count;
 static int control, privileged;
 static uid_t outer_uid;
 static gid_t outer_gid;
@@ -62,7 +64,7 @@ static _Noreturn void give_up(const char *what)
     memcpy(text, &kind, sizeof kind);
     int size = snprintf(text + sizeof kind, sizeof text - sizeof kind, "%s: %s", what, strerror(errno));
     send(control, text, sizeof kind + size, MSG_NOSIGNAL);
-    groups_remove(&groups);
+    groups_remove();
     _exit(1);
 }
 
@@ -194,96 +196,93 @@ static int map_ids(pid_t pid)
     return 0;
 }
 
-static void remember(pid_t pid, uint64_t id)
+/* A box without a socket yet: it enters its group and sets itself up while nobody waits. */
+static void breed(void)
 {
-    if (box_count == box_room) {
-        box_room = box_room ? 2 * box_room : 64;
-        boxes = realloc(boxes, box_room * sizeof *boxes);
-        if (!boxes)
-            give_up("remember a box");
+    static uint64_t groups_made;
+    struct cgroup group;
+    int ends[2];
+    if (box_count == box_room && !(boxes = realloc(boxes, (box_room += 64) * sizeof *boxes)))
+        give_up("remember a box");
+    if (group_make(++groups_made, &group) || socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends))
+        give_up("make a group or a socket for a box");
+    pid_t pid = syscall(SYS_clone, SIGCHLD | CLONE_NEWUSER | CLONE_NEWPID, NULL, NULL, NULL, NULL);
+    if (!pid) {
+        close(ends[0]);
+        box_main(ends[1], &group);
     }
-    boxes[box_count++] = (struct running){pid, id};
+    must(pid, "clone a box");
+    if (map_ids(pid) || send(ends[0], "", 1, MSG_NOSIGNAL) != 1)
+        kill(pid, SIGKILL); /* whoever gets it hears that it has gone */
+    close(ends[1]);
+    group_close(&group);
+    memmove(boxes + spare_count + 1, boxes + spare_count, (box_count - spare_count) * sizeof *boxes);
+    boxes[spare_count++] = (struct running){pid, ends[0], groups_made, 0};
+    box_count++;
 }
 
-static void forget(uint64_t id)
-{
-    struct launcher_note note = {.kind = GONE, .id = id};
-    if (groups.version)
-        group_remove(&groups, id);
-    send(control, &note, sizeof note, MSG_NOSIGNAL);
-}
-
-static void fail_box(int socket, uint64_t id, const char *what)
-{
-    send_failure(socket, what);
-    forget(id);
-}
-
+/* Hands the oldest spare box its limits and the socket to its owner. */
 static void start_box(int socket, const struct open_request *request)
 {
-    int ready[2];
-    struct counters counters = {-1, -1, -1};
-    if (groups.version && group_make(&groups, request->id, &request->limits, &counters))
-        fail_box(socket, request->id, "make a cgroup");
-    else if (pipe2(ready, O_CLOEXEC))
-        fail_box(socket, request->id, "make a pipe");
-    else {
-        pid_t pid = syscall(SYS_clone, SIGCHLD | CLONE_NEWUSER | CLONE_NEWPID, NULL, NULL, NULL, NULL);
-        if (!pid) {
-            close(ready[1]);
-            box_main(socket, &request->limits, counters, ready[0]);
-        }
-        if (pid < 0)
-            fail_box(socket, request->id, "clone a box");
-        else {
-            remember(pid, request->id);
-            if (map_ids(pid) || (groups.version && group_join(&groups, request->id, pid))) {
-                send_failure(socket, "map ids or enter the cgroup");
-                kill(pid, SIGKILL);
-            } else if (write(ready[1], "", 1) != 1)
-                kill(pid, SIGKILL);
-        }
-        close(ready[0]);
-        close(ready[1]);
-    }
-    close(counters.memory);
-    close(counters.pids);
-    close(counters.cpu);
+    if (!spare_count)
+        breed();
+    struct running box = boxes[0];
+    struct iovec part = {(void *)request, sizeof *request};
+    union {
+        char bytes[CMSG_SPACE(sizeof(int))];
+        struct cmsghdr align;
+    } space = {{0}};
+    struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = &space, .msg_controllen = sizeof space};
+    *CMSG_FIRSTHDR(&message) = (struct cmsghdr){CMSG_LEN(sizeof(int)), SOL_SOCKET, SCM_RIGHTS};
+    memcpy(CMSG_DATA(CMSG_FIRSTHDR(&message)), &socket, sizeof socket);
+    memmove(boxes, boxes + 1, --box_count * sizeof *boxes);
+    spare_count--;
+    boxes[box_count++] = (struct running){box.pid, -1, box.group, request->id};
+    if (group_limit(box.group, &request->limits)) {
+        send_failure(socket, "limit the group");
+        kill(box.pid, SIGKILL);
+    } else
+        sendmsg(box.socket, &message, MSG_NOSIGNAL); /* refused by a dead one, which is reaped */
+    close(box.socket);
     close(socket);
 }
 
 static void reap(void)
 {
     for (pid_t pid; (pid = waitpid(-1, NULL, WNOHANG)) > 0;)
-        for (int i = 0; i < box_count; i++)
-            if (boxes[i].pid == pid) {
-                uint64_t id = boxes[i].id;
-                boxes[i] = boxes[--box_count];
-                forget(id);
-                break;
-            }
+        for (int i = 0; i < box_count; i++) {
+            struct running box = boxes[i];
+            struct launcher_note note = {.kind = GONE, .id = box.id};
+            if (box.pid != pid)
+                continue;
+            memmove(boxes + i, boxes + i + 1, (--box_count - i) * sizeof *boxes);
+            group_remove(box.group);
+            if (box.socket >= 0) {
+                close(box.socket);
+                spare_count--;
+            } else
+                send(control, &note, sizeof note, MSG_NOSIGNAL);
+            break;
+        }
 }
 
-/* One request with its socket; 0 when the owner has gone. */
-static int receive(void)
+int receive_with_socket(int from, void *into, size_t size)
 {
-    struct open_request request;
     union {
         char bytes[CMSG_SPACE(sizeof(int))];
         struct cmsghdr align;
     } space;
-    struct iovec part = {&request, sizeof request};
+    struct iovec part = {into, size};
     struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = &space, .msg_controllen = sizeof space};
-    ssize_t got = recvmsg(control, &message, MSG_CMSG_CLOEXEC);
+    ssize_t got;
+    while ((got = recvmsg(from, &message, MSG_CMSG_CLOEXEC)) < 0 && errno == EINTR)
+        continue;
     struct cmsghdr *attached = CMSG_FIRSTHDR(&message);
-    if (got < 0 && errno == EINTR)
-        return 1;
-    if (got != sizeof request || !attached || attached->cmsg_type != SCM_RIGHTS)
-        return 0;
+    if (got != (ssize_t)size || !attached || attached->cmsg_type != SCM_RIGHTS)
+        return -1;
     int socket;
     memcpy(&socket, CMSG_DATA(attached), sizeof socket);
-    start_box(socket, &request);
-    return 1;
+    return socket;
 }
 
 static _Noreturn void serve(int owner)
@@ -294,8 +293,9 @@ static _Noreturn void serve(int owner)
     sigprocmask(SIG_BLOCK, &children, NULL);
     struct pollfd watched[3] = {
         {control, POLLIN, 0}, {owner, POLLIN, 0}, {signalfd(-1, &children, SFD_CLOEXEC | SFD_NONBLOCK), POLLIN, 0}};
-    for (int alive = 1; alive;) {
-        if (poll(watched, 3, -1) < 0 && errno != EINTR)
+    for (int stocked = 1;;) {
+        int ready = poll(watched, 3, stocked ? -1 : 0);
+        if (watched[1].revents || (ready < 0 && errno != EINTR))
             break;
         if (watched[2].revents) {
             struct signalfd_siginfo ignored;
@@ -303,18 +303,24 @@ static _Noreturn void serve(int owner)
                 continue;
             reap();
         }
-        if (watched[1].revents)
-            alive = 0;
-        else if (watched[0].revents)
-            alive = receive();
+        if (watched[0].revents) {
+            struct open_request request;
+            int socket = receive_with_socket(control, &request, sizeof request);
+            if (socket < 0)
+                break; /* the owner has closed */
+            start_box(socket, &request);
+            stocked = 0;
+        }
+        if (!ready) { /* nobody waits */
+            breed();
+            stocked = spare_count >= STOCK;
+        }
     }
     for (int i = 0; i < box_count; i++)
         kill(boxes[i].pid, SIGKILL);
     while (waitpid(-1, NULL, 0) > 0 || errno == EINTR)
         continue;
-    for (int i = 0; i < box_count; i++)
-        group_remove(&groups, boxes[i].id);
-    groups_remove(&groups);
+    groups_remove();
     _exit(0);
 }
 
@@ -337,16 +343,14 @@ int main(int argc, char **argv)
     privileged = outer_uid == 0;
     int owner = syscall(SYS_pidfd_open, getppid(), 0);
     must(owner, "watch the owner");
-    groups = groups_find();
+    struct launcher_note hello = {.kind = HELLO, .privileged = privileged};
+    groups_find(&hello);
     if (privileged)
         must(unshare(CLONE_NEWNS), "make a mount namespace (root needs CAP_SYS_ADMIN)");
     else
         become_namespace_root();
     enter_own_root(argv + 3);
     filter_program();
-    struct launcher_note hello = {
-        .kind = HELLO, .privileged = privileged, .cgroup = groups.version,
-        .memory = groups.memory >= 0, .pids = groups.pids >= 0, .cpu = groups.cpu >= 0};
     must(send(control, &hello, sizeof hello, MSG_NOSIGNAL), "greet the owner");
     serve(owner);
 }

@@ -23,7 +23,7 @@ struct limits {
     uint64_t memory, disk, inodes, file_size, pids, cpu_ms, output;
 };
 
-/* To the launcher, one packet, with the box's end of its control socket attached. */
+/* To the launcher and on to a box, one packet, with the box's end of its control socket attached. */
 struct open_request {
     uint64_t id;
     struct limits limits;
@@ -55,22 +55,20 @@ struct exec_reply { /* followed by stdout and stderr */
     uint32_t out_size, err_size;
 };
 
-/* Counter files of a box's cgroup, -1 where there is none. */
-struct counters {
-    int memory, pids, cpu;
+enum { IN_MEMORY, IN_PIDS, IN_CPU };
+struct cgroup { /* of one box, by kind; -1: not bounded */
+    int counters[3], members[3];
 };
 
 /* groups.c */
-struct groups {
-    int version; /* 0 where no cgroup can be used */
-    int memory, pids, cpu; /* directories that hold one group per box; -1: not bounded */
-};
-struct groups groups_find(void);
-int group_make(const struct groups *groups, uint64_t id, const struct limits *limits, struct counters *out);
-int group_join(const struct groups *groups, uint64_t id, pid_t pid);
-void group_remove(const struct groups *groups, uint64_t id);
-void groups_remove(const struct groups *groups);
-uint64_t counter_read(int fd, const char *key); /* the number after `key`; the first number when key is "" */
+void groups_find(struct launcher_note *note);
+void groups_remove(void);
+int group_make(uint64_t id, struct cgroup *out);
+int group_limit(uint64_t id, const struct limits *limits);
+int group_join(const struct cgroup *group);
+void group_close(const struct cgroup *group);
+void group_remove(uint64_t id);
+uint64_t counter_read(int fd, const char *key); /* the number after `key` at the start of a line */
 
 /* usage.c */
 struct usage {
@@ -84,24 +82,21 @@ struct sock_fprog;
 const struct sock_fprog *filter_program(void);
 
 /* box.c */
-_Noreturn void box_main(int control, const struct limits *limits, struct counters counters, int started);
-
-/* command.c */
 struct box {
     int control, work;
+    int counters[3];
     struct limits limits;
-    struct counters counters;
 };
-void command_run(const struct box *box, char *request, size_t size);
+_Noreturn void box_main(int launcher, const struct cgroup *group); /* `launcher` brings its orders */
+void send_frame(int fd, uint32_t kind, int count, const struct iovec *payload);
+void send_failure(int control, const char *what); /* FAILED with `what` and errno */
+_Noreturn void fail(const struct box *box, const char *what);
 
-/* files.c */
+/* command.c, files.c: serve one request */
+void command_run(const struct box *box, char *request, size_t size);
 void files_put(const struct box *box, char *request, size_t size);
 void files_get(const struct box *box, char *request, size_t size);
 
-/* wire, in box.c */
-void send_frame(int fd, uint32_t kind, int count, const struct iovec *payload);
-void send_failure(int control, const char *what); /* FAILED with `what` and errno */
-_Noreturn void fail(int control, const char *what);
-
 /* launcher.c */
 int write_file(int directory, const char *path, const char *text);
+int receive_with_socket(int from, void *into, size_t size); /* the socket that came along, or -1 */

@@ -1,1 +1,1 @@
-"""The catalogue of tasks: one module a family, each with a stream of tasks, its world, its grader and its gold answers."""
+"""The catalogue of tasks: one module a family, with its stream of tasks, world, grader and gold answers."""

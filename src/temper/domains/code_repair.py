@@ -1,10 +1,12 @@
-"""Code repair as a closed loop: a small repository with a failing test, edited and tested in the sandbox until it passes.
+"""Code repair as a closed loop: a small repository, edited and tested in the sandbox until its failing test passes.
 
 Level 1: the prompt shows a function of one line with a wrong operator, constant, comparison or name. Level 2: a module
 of three functions, to be read first. Level 3: the fault is in one of two modules, and edges count (empty lists,
 boundaries, ties). `test` shows the first failure of the visible test; when it passes, the episode is over. Graded are
 the delivered modules, by hidden cases in a fresh sandbox, so that a special case for the visible test fails.
 """
+
+# ruff: noqa: E501  (tables with one entry a line)
 
 from __future__ import annotations
 
@@ -64,23 +66,21 @@ class CodeRepair:
             old, new = old.removeprefix("return "), new.removeprefix("return ")
             return (Message("assistant", calls=(ToolCall("edit", {"old": old, "new": new}), test)),)
         edit = ToolCall("edit", {"path": path, "old": old, "new": new})
-        return (Message("assistant", calls=(ToolCall("read", {"path": path}),)), Message("assistant", calls=(edit, test)))
+        return (
+            Message("assistant", calls=(ToolCall("read", {"path": path}),)),
+            Message("assistant", calls=(edit, test)),
+        )
 
 
 class Tested(Struct):
     passed: bool = False
 
 
-class OneModule(Toolset):
-    """Tools for a repository whose one module, m.py, is shown in the prompt."""
+class Repair(Toolset):
+    """What both sets of tools share: the visible test, and access to the files."""
 
     State = Tested
     output_bytes = 1500
-
-    @tool
-    async def edit(self, old: str, new: str) -> None:
-        """Replace a piece of m.py that occurs once."""
-        await self._replace("m.py", old, new)
 
     @tool
     async def test(self) -> str:
@@ -96,8 +96,14 @@ class OneModule(Toolset):
     def done(self) -> bool:
         return self.state.passed
 
-    async def _replace(self, path: str, old: str, new: str) -> None:
-        text = await self._text(path)
+    async def text(self, path: str) -> str:
+        try:
+            return (await self.sandbox.get(path)).decode("utf-8", "replace")
+        except OSError:
+            raise ToolError(f"no file {path}") from None
+
+    async def replace(self, path: str, old: str, new: str) -> None:
+        text = await self.text(path)
         found = text.count(old) if old else 0
         if found != 1:
             raise ToolError(f"old occurs {found} times, not once")
@@ -106,25 +112,28 @@ class OneModule(Toolset):
         except OSError as error:
             raise ToolError(f"{path} cannot be written: {error.strerror}") from None
 
-    async def _text(self, path: str) -> str:
-        try:
-            return (await self.sandbox.get(path)).decode("utf-8", "replace")
-        except OSError:
-            raise ToolError(f"no file {path}") from None
+
+class OneModule(Repair):
+    """Tools for a repository whose one module, m.py, is shown in the prompt."""
+
+    @tool
+    async def edit(self, old: str, new: str) -> None:
+        """Replace a piece of m.py that occurs once."""
+        await self.replace("m.py", old, new)
 
 
-class Repository(OneModule):
+class Repository(Repair):
     """Tools for a repository of several files."""
 
     @tool
     async def read(self, path: str) -> str:
         """Show a file."""
-        return (await self._text(path)).strip()
+        return (await self.text(path)).strip()
 
     @tool
-    async def edit(self, path: str, old: str, new: str) -> None:  # type: ignore[override]
+    async def edit(self, path: str, old: str, new: str) -> None:
         """Replace a piece of a file that occurs once."""
-        await self._replace(path, old, new)
+        await self.replace(path, old, new)
 
 
 class Shape(Struct, frozen=True):
@@ -204,11 +213,28 @@ EDGES = (
           (("> {k}", "< {k}"), ("and", "or"), ("== 0", "== 1"))),
 )  # fmt: skip
 
-_FUNCTIONS = "grow calc pick step move load rank score mark scale check shift count part wrap rate".split()
-_PARAMETERS = {"n": "x n v t", "nn": "a b x y", "l": "xs items nums", "s": "s word text"}
-_WORDS = "Apple river Stone cloud Tiger music Lemon train Piano grass".split()
-
-
+_FUNCTIONS = (
+    "grow",
+    "calc",
+    "pick",
+    "step",
+    "move",
+    "load",
+    "rank",
+    "score",
+    "mark",
+    "scale",
+    "check",
+    "shift",
+    "part",
+)
+_PARAMETERS = {
+    "n": ("x", "n", "v", "t"),
+    "nn": ("a", "b", "x", "y"),
+    "l": ("xs", "items", "nums"),
+    "s": ("s", "word", "text"),
+}
+_WORDS = ("Apple", "river", "Stone", "cloud", "Tiger", "music", "Lemon", "train", "Piano", "grass")
 
 
 class Function(Struct, frozen=True):
@@ -227,14 +253,17 @@ class Function(Struct, frozen=True):
 
 def draw(rng: random.Random, level: int) -> Draft:
     shape = rng.choice(rng.choice(ONE_LINE) if level == 1 else (SEVERAL_LINES if level == 2 else EDGES))
+    slip = rng.randrange(len(shape.slips))
     constants = rng.sample(range(2, 16), 2)
+    if "{w}" not in shape.body + shape.slips[slip][1]:
+        constants[1] = constants[0] + 1  # it only shows in hidden cases, which depend on what is asked
     target, *others = (
         _function(rng, s, name, constants if s is shape else rng.sample(range(2, 16), 2))
         for s, name in zip((shape, *rng.choices(SEVERAL_LINES, k=2)), rng.sample(_FUNCTIONS, 3), strict=True)
     )
-    faulty = rng.choice(target.slips)
+    faulty = target.slips[slip]
     canonical = _function(random.Random(0), shape, "f", constants)
-    identity = f"{canonical.body} <- {canonical.slips[target.slips.index(faulty)]}"
+    identity = f"{canonical.body} <- {canonical.slips[slip]}"
     right, broken = (_files(target, body, others, level) for body in (target.body, faulty))
 
     def build(rng: random.Random) -> Task:
@@ -249,7 +278,7 @@ def draw(rng: random.Random, level: int) -> Draft:
             messages=(Message("user", _prompt(target, broken, level)),),
             tools=(OneModule() if level == 1 else Repository()).specs(),
             sandbox=SandboxSpec(files={path: text.encode() for path, text in files.items()}),
-            limits=Limits(turns=3 + 2 * level, tokens=120 + 100 * level, turn_tokens=48 * (1 + level)),
+            limits=Limits(turns=3 + level, tokens=128 * level, turn_tokens=64 * level),
             artifacts=tuple(broken),
             reference={"module": module, "cases": cases, "solution": right},
         )
@@ -258,7 +287,7 @@ def draw(rng: random.Random, level: int) -> Draft:
 
 
 def _function(rng: random.Random, shape: Shape, name: str, constants: list[int]) -> Function:
-    parameters = rng.sample(_PARAMETERS[shape.takes].split(), 2)[: 2 if shape.takes == "nn" else 1]
+    parameters = rng.sample(_PARAMETERS[shape.takes], 2)[: 2 if shape.takes == "nn" else 1]
     filling = {"a": parameters[0], "b": parameters[-1], "k": constants[0], "w": constants[1]}
     bodies = [shape.body, *(shape.body.replace(piece, other, 1) for piece, other in shape.slips)]
     if shape not in SEVERAL_LINES + EDGES:
@@ -276,8 +305,8 @@ def _files(target: Function, body: str, others: list[Function], level: int) -> d
     if level == 2:
         return {"m.py": "\n\n".join(functions)}
     names = ", ".join(target.parameters)
-    run = f"from parts import {target.name}\n\n\ndef run(rows):\n    return [{target.name}({names}) for {names} in rows]\n"
-    return {"m.py": run, "parts.py": "\n\n".join(functions)}
+    loop = f"def run(rows):\n    return [{target.name}({names}) for {names} in rows]\n"
+    return {"m.py": f"from parts import {target.name}\n\n\n{loop}", "parts.py": "\n\n".join(functions)}
 
 
 def _prompt(target: Function, files: dict[str, str], level: int) -> str:
@@ -291,27 +320,34 @@ def _cases(
     rng: random.Random, target: Function, faulty: str, takes: str, level: int
 ) -> tuple[list[Any], list[tuple[tuple[Any, ...], Any]]]:
     """Visible cases, the first of which fails, and hidden ones that tell the right body from each of its slips."""
-    inputs = [_arguments(rng, takes, level) for _ in range(300)]
-    wanted = _outcomes(target, target.body, inputs)
-    hidden = rng.sample(range(len(inputs)), HIDDEN - len(target.slips))
-    for slip in dict.fromkeys((faulty, *target.slips)):
-        told = [n for n, got in enumerate(_outcomes(target, slip, inputs)) if got != wanted[n]]
-        assert told, f"{slip!r} cannot be told from {target.body!r}"
-        hidden.append(rng.choice(told))
-        if slip == faulty:
-            visible = [told[0], rng.randrange(len(inputs))]
+    inputs: list[tuple[Any, ...]] = []
+    told: dict[str, list[int]] = {slip: [] for slip in (faulty, *target.slips)}
+    for _ in range(50):
+        inputs += _inputs(rng, takes, level)
+        wanted = _outcomes(target, target.body, inputs)
+        for slip in told:
+            told[slip] = [n for n, got in enumerate(_outcomes(target, slip, inputs)) if got != wanted[n]]
+        if all(told.values()):
+            break
+    visible = [told[faulty][0], rng.randrange(len(inputs))]
+    hidden = [rng.choice(found) for found in told.values()]
+    hidden += rng.sample(range(len(inputs)), HIDDEN - len(hidden))
     cases = [(inputs[n], wanted[n]) for n in (*visible, *hidden)]
     if level == 3:
         cases = [(([args[0]],), [want]) for args, want in cases]
     return cases[:2], cases[2:]
 
 
-def _arguments(rng: random.Random, takes: str, level: int) -> tuple[Any, ...]:
+def _inputs(rng: random.Random, takes: str, level: int) -> list[tuple[Any, ...]]:
+    """All numbers that matter and all words, in any order; of pairs and lists, some."""
+    if takes == "n":
+        return [(n,) for n in rng.sample(range(-9, 35), 44)]
     if takes == "s":
-        return (rng.choice(_WORDS),)
-    if takes == "l":
-        return ([rng.randint(-9, 20) for _ in range(rng.randint(1 if level == 1 else 0, 6))],)
-    return tuple(rng.randint(-9, 34 if takes == "n" else 20) for _ in takes)
+        return [(word,) for word in rng.sample(_WORDS, len(_WORDS))]
+    if takes == "nn":
+        return [(rng.randint(-9, 20), rng.randint(-9, 20)) for _ in range(100)]
+    shortest = 1 if level == 1 else 0
+    return [([rng.randint(-9, 20) for _ in range(rng.randint(shortest, 6))],) for _ in range(100)]
 
 
 def _outcomes(target: Function, body: str, inputs: list[tuple[Any, ...]]) -> list[Any]:
@@ -328,6 +364,11 @@ def _outcomes(target: Function, body: str, inputs: list[tuple[Any, ...]]) -> lis
 
 
 def _changed(broken: str, right: str) -> tuple[str, str]:
-    """The line that differs, as it is and as it should be."""
-    pairs = zip(broken.split("\n"), right.split("\n"), strict=True)
-    return next((old.strip(), new.strip()) for old, new in pairs if old != new)
+    """The line that differs, as it is and as it should be, with as many lines before it as make it occur once."""
+    before, after = broken.split("\n"), right.split("\n")
+    at = next(n for n, (old, new) in enumerate(zip(before, after, strict=True)) if old != new)
+    for start in range(at, -1, -1):
+        old, new = ("\n".join(lines[start : at + 1]).strip() for lines in (before, after))
+        if broken.count(old) == 1:
+            break
+    return old, new

@@ -1,12 +1,14 @@
 """SQL over small generated tables: the model writes a query, sees its rows or the error, and may try again.
 
 It ends with a message without a call, such as "done". Graded is the last query that ran, on the database that the
-model saw and on two more with other rows. These are drawn until every near miss of the gold query (another column,
+model saw and on two or more with other rows. These are drawn until every near miss of the gold query (another column,
 aggregate, comparison, order, a condition left out) gives another result on one of them.
 
 Level 1: one table, one condition or aggregate. Level 2: two conditions, groups, order, distinct. Level 3: two tables.
 The query runs in the sandbox, against a database in memory that is made anew for each call and only allows reading.
 """
+
+# ruff: noqa: E501  (tables with one entry a line)
 
 from __future__ import annotations
 
@@ -25,7 +27,7 @@ from temper.domains.generated import LEVELS, Draft, stream
 from temper.rollouts.environments import ToolEnvironment
 from temper.rollouts.toolsets import ToolError, Toolset, tool
 
-DATABASES = 3
+DATABASES = 3  # at least
 _RUNNER = """
 import sqlite3, sys
 db = sqlite3.connect(":memory:")
@@ -118,8 +120,25 @@ THEMES = tuple(
         ("phones", "model", "brand", "Nokia Sony Apple", "size", "price"),
     )
 )
-_NAMES = "Ann Tom Ben Sam Kim Max Leo Eva Amy Dan Joy Ray Ivy Guy Ron Sue".split()
-_TOWNS = "York Bath Bonn".split()
+_NAMES = (
+    "Ann",
+    "Tom",
+    "Ben",
+    "Sam",
+    "Kim",
+    "Max",
+    "Leo",
+    "Eva",
+    "Amy",
+    "Dan",
+    "Joy",
+    "Ray",
+    "Ivy",
+    "Guy",
+    "Ron",
+    "Sue",
+)
+_TOWNS = ("York", "Bath", "Bonn")
 
 # Question and query. {t} table, {l} label, {c} kind and its value {v}, {n} and {m} numbers, {k} and {j} constants.
 _SHOW = (
@@ -156,7 +175,8 @@ def draw(rng: random.Random, level: int) -> Draft:
     theme = rng.choice(THEMES)
     n, m = rng.sample((theme.first, theme.second), 2)
     filling = {"t": theme.table, "l": theme.label, "c": theme.kind, "v": rng.choice(theme.kinds), "n": n, "m": m}
-    filling |= {"k": rng.randint(4, 26), "j": rng.randint(4, 26), "w": rng.choice(_TOWNS)}
+    low, high = (10, 20) if level == 3 else (4, 26)
+    filling |= {"k": rng.randint(low, high), "j": rng.randint(low, high), "w": rng.choice(_TOWNS)}
     question, query = (part.format(**filling) for part in _shape(rng, level))
 
     columns = [theme.label, theme.kind, theme.first, theme.second, *(["owner_id"] if level == 3 else [])]
@@ -164,14 +184,14 @@ def draw(rng: random.Random, level: int) -> Draft:
     asked = f"{schema}\n{question}"
 
     def build(rng: random.Random) -> Task:
-        scripts = _databases(rng, theme, columns, filling, query)
+        scripts = _databases(rng, theme, columns, query)
         return Task(
             id="",
             domain=Sql.name,
             messages=(Message("user", asked),),
             tools=SqlTools().specs(),
             sandbox=SandboxSpec(files={"data.sql": scripts[0].encode(), "run.py": _RUNNER.encode()}),
-            limits=Limits(turns=3 + level, tokens=100 + 60 * level, turn_tokens=40 * (1 + level), tool_seconds=5.0),
+            limits=Limits(turns=3 + level, tokens=96 * level, turn_tokens=48 * level, tool_seconds=5.0),
             artifacts=("query.sql",),
             reference={"databases": scripts, "query": query},
         )
@@ -211,41 +231,33 @@ def _near_misses(query: str, theme: Theme) -> set[str]:
     return {re.sub(pattern, new, query, count=1) for pattern, new in slips} - {query}
 
 
-def _databases(
-    rng: random.Random, theme: Theme, columns: list[str], filling: Mapping[str, Any], query: str
-) -> list[str]:
+def _databases(rng: random.Random, theme: Theme, columns: list[str], query: str) -> list[str]:
     """Scripts of databases on which the gold query shows something, and no near miss shows the same on all."""
-    misses = _near_misses(query, theme)
-    for _ in range(200):
-        scripts: list[str] = []
-        rows: list[Any] = []
-        alive = set(misses)
-        for _ in range(100):
-            script = _database(rng, theme, columns, filling)
-            shown = _results(script, [query, *alive])
-            gold = shown[query]
-            if not gold or None in gold[0] or gold in rows:
-                continue
-            killed = {miss for miss in alive if shown[miss] != gold}
-            if len(scripts) < DATABASES - 1 or killed == alive:
-                scripts.append(script)
-                rows.append(gold)
-                alive -= killed
-            if len(scripts) == DATABASES:
-                return scripts
+    constants = sorted({int(n) for n in re.findall(r"(?<=[<>=] )\d+", query)} - {1})
+    alive = _near_misses(query, theme)
+    scripts: list[str] = []
+    rows: list[Any] = []
+    for _ in range(2000):
+        script = _database(rng, theme, columns, constants)
+        shown = _results(script, [query, *alive])
+        killed = {miss for miss in alive if shown[miss] != shown[query]}
+        useful = killed or (not alive and shown[query] not in rows)
+        if useful and any(shown[query][0] if shown[query] else ()):
+            scripts.append(script)
+            rows.append(shown[query])
+            alive -= killed
+        if not alive and len(scripts) >= DATABASES and any(found != rows[0] for found in rows):
+            return scripts
     raise AssertionError(f"no databases tell {query} from {sorted(alive)}")
 
 
-def _database(rng: random.Random, theme: Theme, columns: list[str], filling: Mapping[str, Any]) -> str:
-    """One instance. Numbers differ within a column, so that no order is a tie, and the constants are among them."""
+def _database(rng: random.Random, theme: Theme, columns: list[str], constants: list[int]) -> str:
+    """One instance. Numbers differ within a column, so that no order is a tie; the query's constants are among them."""
     size = rng.randint(8, 10) if "owner_id" in columns else rng.randint(5, 7)
-    numbers = {}
-    for column, constant in ((filling["m"], filling["k"]), (filling["n"], filling["j"])):
-        values = rng.sample([v for v in range(1, 31) if v != constant], size - 1)
-        values.insert(rng.randrange(size), constant)
-        numbers[column] = values
+    others = [n for n in range(1, 31) if n not in constants]
+    first, second = (rng.sample([*constants, *rng.sample(others, size - len(constants))], size) for _ in range(2))
     rows = zip(
-        rng.sample(_NAMES, size), rng.choices(theme.kinds, k=size), numbers[theme.first], numbers[theme.second],
+        rng.sample(_NAMES, size), rng.choices(theme.kinds, k=size), first, second,
         rng.choices((1, 2, 3, 4), k=size), strict=True,
     )  # fmt: skip
     values = ", ".join(str(row[: len(columns)]) for row in rows)

@@ -8,6 +8,8 @@ Level 1: one world, a deed with at most one lookup. Level 2: two deeds with sums
 a given order, among the tools of all worlds. The simulators run in this process: they only see checked arguments.
 """
 
+# ruff: noqa: E501  (tables with one entry a line)
+
 from __future__ import annotations
 
 import random
@@ -219,12 +221,12 @@ def _stock(rng: random.Random, pick: Pick, level: int) -> Deed:
 
 
 def _home(rng: random.Random, pick: Pick, level: int) -> Deed:
-    (a, b), n, has = pick(2), *rng.sample(range(1, 100), 2)
+    (a, b), n, has = pick(2), *rng.sample(range(1, 99), 2)
     warm = rng.randint(15, 25)
     kinds = [
-        Deed(f"Dim {a} to {n}.", {a: has}, (("dim", {"lamp": a, "n": n}),)),
-        Deed(f"Dim {a} to {n}, heat to {warm}.", {a: has}, (("dim", {"lamp": a, "n": n}), ("heat", {"n": warm}))),
-        Deed(f"Dim {a} like {b}.", {a: n, b: has}, (("level", {"lamp": b}), ("dim", {"lamp": a, "n": has}))),
+        Deed(f"Dim {a} to {n}.", {a: 99 - n}, (("dim", {"lamp": a, "n": n}),)),
+        Deed(f"Dim {a} to {n}, heat to {warm}.", {a: 99 - n}, (("dim", {"lamp": a, "n": n}), ("heat", {"n": warm}))),
+        Deed(f"Dim {a} like {b}.", {a: 99 - has, b: has}, (("level", {"lamp": b}), ("dim", {"lamp": a, "n": has}))),
     ]
     if level == 1:
         return rng.choice(kinds)
@@ -243,13 +245,15 @@ def _calendar(rng: random.Random, pick: Pick, level: int) -> Deed:
         Deed(f"Move {who} from {a} {hour} to {b} {later}.", {f"{a} {hour}": who},
              (("cancel", {"day": a, "hour": hour}), ("book", {"day": b, "hour": later, "who": who}))),
     ]  # fmt: skip
-    busy: dict[str, int | str] = {f"{a} {h}": rng.choice(PEOPLE) for h in HOURS if h < hour}
+    busy: dict[str, int | str] = {f"{a} {h}": PEOPLE[h - 8] for h in HOURS if h < hour}
     first = (("free", {"day": a}), ("book", {"day": a, "hour": hour, "who": who}))
     kinds.append(Deed(f"Book {a} for {who}.", busy, first))
     if level == 1:
         return rng.choice(kinds)
     moved = (*first, ("cancel", {"day": b, "hour": later}))
-    kinds.append(Deed(f"Move {who} from {b} {later} to the first free hour of {a}.", busy | {f"{b} {later}": who}, moved))
+    kinds.append(
+        Deed(f"Move {who} from {b} {later} to the first free hour of {a}.", busy | {f"{b} {later}": who}, moved)
+    )
     return rng.choice(kinds[1:])
 
 
@@ -267,23 +271,22 @@ def draw(rng: random.Random, level: int) -> Draft:
     calls = [{"name": name, "arguments": arguments} for deed in deeds for name, arguments in deed.calls]
     identity = msgspec.json.encode(calls).decode()
     world = "Everything" if level == 3 else names[0]
+    given = {name: value for deed in deeds for name, value in deed.facts.items()}
 
     def build(rng: random.Random) -> Task:
-        facts = _facts(rng, names)
-        for deed in deeds:
-            facts |= deed.facts
+        facts = _facts(rng, names) | given
         return Task(
             id="",
             domain=Tools.name,
             messages=(Message("user", wish),),
             tools=WORLDS[world](Record({})).specs(),
-            limits=Limits(turns=3 + 2 * level, tokens=90 + 90 * level, turn_tokens=32 + 32 * level),
+            limits=Limits(turns=2 + 2 * level, tokens=80 * level, turn_tokens=40 * level),
             start={"world": world, "facts": facts},
             artifacts=("state.json", "calls.json"),
             reference={"state": _after(world, facts, calls), "calls": calls, "order": _order(deeds, level)},
         )
 
-    return Draft(identity, f"{wish}\n{identity}", build)
+    return Draft(identity, f"{wish}\n{given}", build)
 
 
 def _facts(rng: random.Random, names: list[str]) -> dict[str, int | str]:

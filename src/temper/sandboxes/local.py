@@ -44,6 +44,11 @@ def create(config: Config | None = None) -> Backend:
     return Backend(config or Config())
 
 
+def seccomp_filter() -> bytes:
+    """The filter that commands run under, as `bwrap --seccomp` reads it."""
+    return subprocess.run([str(_helper()), "filter"], capture_output=True, check=True).stdout
+
+
 def capabilities_of(hello: wire.Note) -> dict[str, Enforcement]:
     """How each limit of a SandboxSpec holds here."""
     return {
@@ -219,13 +224,17 @@ def _raise(reply: bytes, path: str, as_if: Mapping[int, int]) -> None:
         raise OSError(as_if.get(number, number), os.strerror(number), path)
 
 
-def _spawn(paths: Sequence[str]) -> tuple[subprocess.Popen[bytes], socket.socket]:
+def _helper() -> Path:
     if not _HELPER.exists():
         raise MissingError(f"no sandbox helper at {_HELPER}: run `python native/build.py`, or install the package again")
+    return _HELPER
+
+
+def _spawn(paths: Sequence[str]) -> tuple[subprocess.Popen[bytes], socket.socket]:
     mine, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with theirs:
         process = subprocess.Popen(
-            [str(_HELPER), "serve", str(theirs.fileno()), *paths],
+            [str(_helper()), "serve", str(theirs.fileno()), *paths],
             pass_fds=[theirs.fileno()],
             stdin=subprocess.DEVNULL,
             env={},

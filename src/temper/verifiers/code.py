@@ -11,6 +11,7 @@ tuple and a list; an object that equals everything equals nothing.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import secrets
@@ -24,7 +25,7 @@ from temper.core.blame import TABLE, FaultError, boundary
 from temper.core.protocols import SandboxBackend
 from temper.core.task import SandboxSpec, Task
 from temper.core.trace import Exit, Trace
-from temper.verifiers.checks.values import decode, encode
+from temper.verifiers.checks.values import decode, encode, faithful
 from temper.verifiers.grading import Grader, Judgement, delivered, fingerprint, source
 from temper.verifiers.pool import Pool
 
@@ -57,11 +58,8 @@ def create(config: Config | None, pool: Pool | None, sandboxes: SandboxBackend) 
     settings = config or Config()
 
     async def judge(task: Task, trace: Trace, artifacts: Mapping[str, bytes], reference: Reference) -> Judgement:
-        for case in reference.cases:
-            if (case.expect is UNSET) == (case.raises is UNSET):
-                raise FaultError("reference-missing", "verifiers.code", "a case needs one of 'expect' and 'raises'")
-        if not reference.cases or not task.artifacts:
-            raise FaultError("reference-missing", "verifiers.code", "no cases, or no artifact that they could be about")
+        if problem := _problem(task, reference):
+            raise FaultError("reference-missing", "verifiers.code", problem)
         files = {path: delivered(artifacts, path) for path in task.artifacts}
         outcomes = await _run(sandboxes, settings, task.sandbox or SandboxSpec(), files, reference)
         failures = [
@@ -73,9 +71,21 @@ def create(config: Config | None, pool: Pool | None, sandboxes: SandboxBackend) 
     return Grader("code", fingerprint(settings, __name__, *_PARTS), Reference, judge)
 
 
+def _problem(task: Task, reference: Reference) -> str:
+    """Why the reference would pass everything or nothing, "" when it is sound."""
+    if not reference.cases or not task.artifacts:
+        return "no cases, or no artifact that they could be about"
+    if any((case.expect is UNSET) == (case.raises is UNSET) for case in reference.cases):
+        return "a case needs either 'expect' or 'raises'"
+    plain = [
+        [*case.args, *case.kwargs.values(), None if case.expect is UNSET else case.expect] for case in reference.cases
+    ]
+    return "" if faithful(encode(plain)) else "values of cases have to be plain Python data"
+
+
 async def _run(
     sandboxes: SandboxBackend, settings: Config, spec: SandboxSpec, files: dict[str, bytes], reference: Reference
-) -> list[Any]:
+) -> list[tuple[str, Any, str]]:
     """The outcome of each case. Raises FaultError for limits (the policy's) and for lost sandboxes (ours)."""
     nonce = secrets.token_hex(16)
     module = reference.module.removesuffix(".py").replace("/", ".")
@@ -92,7 +102,7 @@ async def _run(
     with boundary("backend-lost", "verifiers.code"):
         box = await sandboxes.open(spec)
         try:
-            done = await box.exec([settings.python, "-I", "-c", _driver()], stdin=job, seconds=settings.seconds)
+            done = await box.exec([settings.python, "-I", "-S", "-c", _driver()], stdin=job, seconds=settings.seconds)
         finally:
             await box.close()
     if TABLE[done.cause].training != "score":
@@ -100,31 +110,41 @@ async def _run(
     return _outcomes(done, nonce, len(calls))
 
 
-def _outcomes(done: Exit, nonce: str, n: int) -> list[Any]:
-    """The driver's report; a candidate that ended the driver, or answered out of form, has no outcomes."""
-    try:
+def _outcomes(done: Exit, nonce: str, n: int) -> list[tuple[str, Any, str]]:
+    """(kind, content, text) a case. A candidate that ended the driver, or wrote out of form, has none of use."""
+    outcomes: Any = None
+    with contextlib.suppress(ValueError, LookupError, TypeError, RecursionError):
         report = json.loads(done.stdout.strip().rpartition(b"\n")[2])
-        if report["nonce"] == nonce and len(report["outcomes"]) == n:
-            return report["outcomes"]
-    except (ValueError, KeyError, TypeError, RecursionError):
-        pass
-    return [["gone", f"the tests ended early ({done.cause} {done.code})"]] * n
+        outcomes = report["outcomes"] if report["nonce"] == nonce else None
+    if not isinstance(outcomes, list) or len(outcomes) != n:
+        return [("gone", f"the tests ended early ({done.cause} {done.code})", "")] * n
+    return [_outcome(outcome) for outcome in outcomes]
 
 
-def _failure(case: Case, outcome: Any) -> str:
+def _outcome(outcome: Any) -> tuple[str, Any, str]:
+    match outcome:
+        case ["value", [str(), *_] as form]:
+            return "value", form, ""
+        case ["raised", [str(), *_] as names, str() as text]:
+            return "raised", names, text
+        case ["gone", str() as text]:
+            return "gone", text, ""
+    return "gone", "the answer was out of form", ""
+
+
+def _failure(case: Case, outcome: tuple[str, Any, str]) -> str:
     """ "" when the case passes, else why not. Expected values are named for visible cases only."""
-    kind, content, *rest = outcome if isinstance(outcome, list) and len(outcome) > 1 else ("gone", "no outcome")
+    kind, content, text = outcome
     call = f"{case.function}({', '.join(map(repr, case.args))})"[:200]
-    if kind == "value" and case.expect is not UNSET and _same(encode(case.expect), content, case.tolerance):
-        return ""
-    if kind == "raised" and case.raises is not UNSET and isinstance(content, list) and case.raises in content:
-        return ""
+    wanted = f", expected {case.expect!r}" if case.visible else ""
     if case.raises is not UNSET:
         wanted = f", expected {case.raises} to be raised" if case.visible else ""
-    else:
-        wanted = f", expected {case.expect!r}" if case.visible else ""
+        if kind == "raised" and case.raises in content:
+            return ""
+    elif kind == "value" and _same(encode(case.expect), content, case.tolerance):
+        return ""
     if kind == "raised":
-        return f"{call} raised {content[0] if content else ''}: {' '.join(map(str, rest))}{wanted}"
+        return f"{call} raised {content[0]}: {text}{wanted}"
     if kind == "value":
         return f"{call} returned {_shown(content)}, which is wrong{wanted}"
     return f"{call}: {content}{wanted}"
@@ -148,7 +168,7 @@ def _shown(form: Any) -> str:
         if form[0] == "object":
             return f"an object of type {form[1]}"
         return repr(decode(form))[:200]
-    except (ValueError, TypeError, LookupError, RecursionError):  # a form that the candidate forged
+    except (ValueError, TypeError, LookupError, ArithmeticError, RecursionError):  # forged by the candidate
         return "something out of form"
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 from collections.abc import Awaitable, Callable, Mapping
+from importlib import metadata
 from pathlib import Path
 from typing import Any, get_args
 
@@ -81,9 +82,10 @@ def delivered(artifacts: Mapping[str, bytes], name: str) -> bytes:
     return artifacts[name]
 
 
-def fingerprint(settings: Struct, *modules: str) -> str:
-    """Content hash of the settings and of the source of every module that decides. Imports none of them."""
-    digest = hashlib.sha256(msgspec.json.encode(settings))
+def fingerprint(settings: Struct, *modules: str, libraries: tuple[str, ...] = ()) -> str:
+    """Content hash of what decides: settings, source of modules (none is imported), versions of libraries."""
+    versions = [metadata.version(library) for library in libraries]
+    digest = hashlib.sha256(msgspec.json.encode((settings, versions)))
     for module in (*modules, __name__):
         digest.update(source(module).encode())
     return digest.hexdigest()[:16]

@@ -18,6 +18,7 @@ from temper.verifiers.grading import Grader, Judgement, fingerprint
 from temper.verifiers.pool import Pool
 
 _EXACT, _SYMBOLIC = "temper.verifiers.checks.answers", "temper.verifiers.checks.symbolic"
+_LIBRARIES = ("math-verify", "latex2sympy2_extended", "sympy")
 _TAIL = 16 << 10  # characters of an answer's end that are looked at
 
 
@@ -47,4 +48,4 @@ def create(config: Config | None, pool: Pool, sandboxes: SandboxBackend | None =
         why = f"read the answer as {answer[:80]!r}, which is not right" if answer else "found no final answer"
         return Judgement(float(right), "" if right else why)
 
-    return Grader("math", fingerprint(settings, __name__, _EXACT, _SYMBOLIC), Reference, judge)
+    return Grader("math", fingerprint(settings, __name__, _EXACT, _SYMBOLIC, libraries=_LIBRARIES), Reference, judge)

@@ -21,11 +21,12 @@ import subprocess
 import sys
 import threading
 import time
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, InvalidStateError
+from concurrent.futures import Future
 from pathlib import Path
-from typing import Any
+from queue import SimpleQueue
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -33,11 +34,9 @@ from temper.core.blame import FaultError
 from temper.core.errors import BackendError
 
 _LOAD_SECONDS = 60.0  # for a worker to start, or to import what a check needs; not charged to the check
+_PATIENCE = 4  # limits by the wall clock that a check may take while it is kept from running
 _LOSSES = 10  # deaths that were nobody's limit before a job is given up as worker-lost
-_BATCH = 16  # jobs, and
-_BATCH_BYTES = 32 << 10  # bytes, sent ahead to one worker; both fit any socket buffer, so that sending never blocks
-_PATIENCE = 4  # limits that a check may take by the wall clock while it is kept from running
-_STRANGERS = {-signal.SIGKILL, -signal.SIGTERM, -signal.SIGHUP, -signal.SIGINT}
+_EXPLOSIONS = {-signal.SIGSEGV, -signal.SIGBUS, -signal.SIGABRT, -signal.SIGFPE, -signal.SIGILL}
 
 
 class LimitError(Exception):
@@ -51,10 +50,10 @@ class Pool:
     """
 
     def __init__(self, workers: int = 2, memory: int = 1 << 30, recycle: int = 5000, cached: int = 8192) -> None:
-        self._slots, self._memory, self._recycle, self._cached = workers, memory, recycle, cached
-        self._queue: deque[_Job] = deque()
-        self._wake = threading.Condition()
-        self._closed = False
+        self._memory, self._recycle, self._cached = memory, recycle, cached
+        self._queue: SimpleQueue[_Job | None] = SimpleQueue()
+        self._open = False
+        self._lock = threading.Lock()
         self._cache: OrderedDict[bytes, bytes] = OrderedDict()
         self._workers: dict[int, _Worker] = {}
         self._threads = [threading.Thread(target=self._serve, args=(n,), daemon=True) for n in range(workers)]
@@ -72,18 +71,15 @@ class Pool:
         """
         payload = msgspec.msgpack.encode((function, args))
         key = hashlib.blake2b(payload, digest_size=16).digest()
-        with self._wake:
-            if self._closed or self._threads[0].ident is None:
-                raise BackendError("the verifier pool is not open: use it inside `async with Pool(...)`")
-            found = self._cache.get(key)
-            if found is None:
-                job = _Job(function, payload, seconds)
-                self._queue.append(job)
-                self._wake.notify()
-        if found is not None:
+        if (found := self._cache.get(key)) is not None:
             return msgspec.msgpack.decode(found)
+        job = _Job(function, len(payload).to_bytes(4, "little") + payload, seconds, Future())
+        with self._lock:  # no job behind the end marks that closing puts into the queue
+            if not self._open:
+                raise BackendError("the verifier pool is not open: use it inside `async with Pool(...)`")
+            self._queue.put(job)
         value = await asyncio.wrap_future(job.future)
-        with self._wake:
+        with self._lock:
             self._cache[key] = msgspec.msgpack.encode(value)
             if len(self._cache) > self._cached:
                 self._cache.popitem(last=False)
@@ -103,89 +99,74 @@ class Pool:
             raise FaultError("answer-exceeds-verifier" if passed else "gold-fails", function, str(error)) from None
 
     async def __aenter__(self) -> Pool:
+        self._open = True
         for thread in self._threads:
             thread.start()
         return self
 
-    async def __aexit__(self, *_: object) -> None:
-        with self._wake:
-            self._closed = True
-            self._wake.notify_all()
+    async def __aexit__(self, *exception: object) -> None:
+        with self._lock:
+            self._open = False
+            for _ in self._threads:
+                self._queue.put(None)
         for worker in list(self._workers.values()):
             worker.process.kill()
         for thread in self._threads:
             await asyncio.to_thread(thread.join)
-        for job in self._queue:
-            job.fail(BackendError("the verifier pool was closed"))
 
     def _serve(self, slot: int) -> None:
         """One thread, at most one worker. It spawns its worker: the kernel ends a child when this *thread* ends."""
-        while batch := self._take():
-            while batch:
-                try:
-                    self._work(self._workers.get(slot) or self._spawn(slot), batch)
-                except _EndedError as error:
-                    self._drop(slot)
-                    batch = self._next(batch, error)
+        while (job := self._queue.get()) is not None:
+            if not job.future.set_running_or_notify_cancel():
+                continue
+            try:
+                job.future.set_result(self._decide(slot, job))
+            except Exception as error:  # the boundary between this thread and whoever awaits
+                job.future.set_exception(error)
             if slot in self._workers and self._workers[slot].jobs >= self._recycle:
                 self._drop(slot)
         self._drop(slot)
 
-    def _take(self) -> deque[_Job]:
-        """A fair share of the queue; empty when the pool is closed."""
-        with self._wake:
-            self._wake.wait_for(lambda: self._queue or self._closed)
-            if self._closed:
-                return deque()
-            batch: deque[_Job] = deque()
-            share, size = min(_BATCH, -(-len(self._queue) // self._slots)), 0
-            while self._queue and len(batch) < share and (not batch or size + self._queue[0].size < _BATCH_BYTES):
-                job = self._queue.popleft()
-                if job.future.running() or job.future.set_running_or_notify_cancel():
-                    batch.append(job)
-                    size += job.size
-        return batch or self._take()
+    def _decide(self, slot: int, job: _Job) -> Any:
+        """The result, over as many workers as that takes. Raises what `run` raises."""
+        limits = losses = 0
+        while self._open:
+            try:
+                kind, content = self._worker(slot).answer(job)
+                if kind == "limit":
+                    raise _EndedError(content, limit=True)
+            except _EndedError as error:
+                self._drop(slot)
+                limits, losses = limits + error.limit, losses + (not error.limit)
+                if limits > 1:
+                    raise LimitError(str(error)) from None
+                if losses > _LOSSES:
+                    raise FaultError("worker-lost", "verifiers.pool", str(error)) from None
+                continue
+            if kind == "crash":
+                raise FaultError("verifier-crash", job.function, content)
+            return content
+        raise BackendError("the verifier pool was closed")
 
-    def _work(self, worker: _Worker, batch: deque[_Job]) -> None:
-        """Answer all of `batch`, taking off what is decided. Raises _EndedError about the first that is left."""
-        worker.send(b"".join(job.frame for job in batch))
-        while batch:
-            job = batch[0]
-            kind, content = worker.answer(job)
-            if kind == "limit":
-                raise _EndedError(content, limit=True)
-            batch.popleft()
-            if kind == "value":
-                job.future.set_result(content)
-            else:
-                job.fail(FaultError("verifier-crash", job.function, content))
-
-    def _next(self, batch: deque[_Job], error: _EndedError) -> deque[_Job]:
-        """After a death: the job that was being worked on goes first and alone, the others go back to the queue."""
-        job = batch.popleft()
-        with self._wake:
-            self._queue.extendleft(reversed(batch))
-            self._wake.notify_all()
-        job.limits += error.limit
-        job.losses += not error.limit
-        if self._closed:
-            job.fail(BackendError("the verifier pool was closed"))
-        elif job.limits > 1:
-            job.fail(LimitError(str(error)))
-        elif job.losses > _LOSSES:
-            job.fail(FaultError("worker-lost", "verifiers.pool", str(error)))
-        else:
-            return deque([job])
-        return deque()
-
-    def _spawn(self, slot: int) -> _Worker:
-        worker = self._workers[slot] = _Worker(self._memory)
-        worker.receive(_LOAD_SECONDS)
-        return worker
+    def _worker(self, slot: int) -> _Worker:
+        if slot not in self._workers:
+            try:
+                self._workers[slot] = _Worker(self._memory)
+            except OSError as error:
+                raise _EndedError(f"no worker could be started: {error}", limit=False) from None
+            self._workers[slot].receive(_LOAD_SECONDS)
+        return self._workers[slot]
 
     def _drop(self, slot: int) -> None:
         if worker := self._workers.pop(slot, None):
             worker.close()
+
+
+class _Job(NamedTuple):
+    function: str
+    frame: bytes
+    seconds: float
+    future: Future[Any]
 
 
 class _EndedError(Exception):
@@ -194,19 +175,6 @@ class _EndedError(Exception):
     def __init__(self, detail: str, limit: bool) -> None:
         super().__init__(detail)
         self.limit = limit
-
-
-class _Job:
-    def __init__(self, function: str, payload: bytes, seconds: float) -> None:
-        self.function, self.seconds = function, seconds
-        self.frame = len(payload).to_bytes(4, "little") + payload
-        self.size = len(self.frame)
-        self.future: Future[Any] = Future()
-        self.limits = self.losses = 0
-
-    def fail(self, error: Exception) -> None:
-        with contextlib.suppress(InvalidStateError):  # cancelled while it waited
-            self.future.set_exception(error)
 
 
 class _Worker:
@@ -229,16 +197,10 @@ class _Worker:
         self._clock = (~self.process.pid << 3) | 2  # the kernel's MAKE_PROCESS_CPUCLOCK(pid, CPUCLOCK_SCHED)
         self.jobs = 0
 
-    def send(self, frames: bytes) -> None:
-        self._channel.settimeout(_LOAD_SECONDS)
-        try:
-            self._channel.sendall(frames)
-        except OSError:  # dead, or alive and not reading
-            raise self._ended() from None
-
     def answer(self, job: _Job) -> tuple[str, Any]:
-        """(kind, content) of the worker's answer to `job`, the first that it has not answered. Raises _EndedError."""
+        """(kind, content) of the worker's answer. Raises _EndedError when it passed its limit, or died."""
         self.jobs += 1
+        self._send(job.frame)
         if job.function not in self._known:
             kind, content = self.receive(_LOAD_SECONDS)
             if kind != "ready":
@@ -266,6 +228,13 @@ class _Worker:
         self.process.wait()
         self._channel.close()
 
+    def _send(self, frame: bytes) -> None:
+        self._channel.settimeout(_LOAD_SECONDS)
+        try:
+            self._channel.sendall(frame)
+        except OSError:  # dead, or alive and not reading
+            raise self._ended() from None
+
     def _read(self, seconds: float) -> tuple[str, Any]:
         deadline = time.monotonic() + seconds
         while len(self._buffer) < 4 or len(self._buffer) < (end := 4 + int.from_bytes(self._buffer[:4], "little")):
@@ -282,12 +251,12 @@ class _Worker:
         return kind, content
 
     def _ended(self) -> _EndedError:
-        """A death that we did not order. Killed from outside, or before any job, is not the job's doing."""
+        """A death that we did not order: the job's doing if it exploded, not if somebody killed it or we have a bug."""
         try:
             code = self.process.wait(1.0)
         except subprocess.TimeoutExpired:
             return _EndedError("the worker closed its socket", limit=False)
-        return _EndedError(f"the worker ended with {code}", limit=self.jobs > 0 and code not in _STRANGERS)
+        return _EndedError(f"the worker ended with {code}", limit=code in _EXPLOSIONS)
 
     def _cpu(self) -> float:
         with contextlib.suppress(OSError):  # just died: the next read says so

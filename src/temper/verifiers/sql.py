@@ -51,4 +51,4 @@ def create(config: Config | None, pool: Pool, sandboxes: SandboxBackend | None =
             raise FaultError(found, "verifiers.sql", why)
         return Judgement(float(found == "right"), why)
 
-    return Grader("sql", fingerprint(settings, __name__, _CHECK), Reference, judge)
+    return Grader("sql", fingerprint(settings, __name__, _CHECK, libraries=("sqlglot",)), Reference, judge)

@@ -21,6 +21,7 @@ from typing import Any
 import msgspec
 
 _PR_SET_PDEATHSIG = 1
+_READY = msgspec.msgpack.encode(("ready", None))
 
 
 def main() -> None:
@@ -38,24 +39,23 @@ def main() -> None:
 
 def serve(channel: socket.socket, incoming: Any) -> None:
     known: dict[str, Callable[..., Any]] = {}
-    reply(channel, "ready", None)
+    reply(channel, _READY)
     while len(head := incoming.read(4)) == 4:
         name, args = msgspec.msgpack.decode(incoming.read(int.from_bytes(head, "little")))
         try:
             if name not in known:
                 module, _, attribute = name.partition(":")
                 known[name] = getattr(importlib.import_module(module), attribute)
-                reply(channel, "ready", None)
-            answer = ("value", known[name](*args))
+                reply(channel, _READY)
+            frame = msgspec.msgpack.encode(("value", known[name](*args)))
         except (MemoryError, RecursionError) as error:
-            answer = ("limit", type(error).__name__)
+            frame = msgspec.msgpack.encode(("limit", type(error).__name__))
         except Exception as error:
-            answer = ("crash", "".join(traceback.format_exception(error)[-3:]))
-        reply(channel, *answer)
+            frame = msgspec.msgpack.encode(("crash", "".join(traceback.format_exception(error)[-3:])))
+        reply(channel, frame)
 
 
-def reply(channel: socket.socket, kind: str, content: Any) -> None:
-    frame = msgspec.msgpack.encode((kind, content))
+def reply(channel: socket.socket, frame: bytes) -> None:
     channel.sendall(len(frame).to_bytes(4, "little") + frame)
 
 

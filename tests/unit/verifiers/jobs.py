@@ -39,6 +39,10 @@ def broken(x: int) -> int:
     return x // 0
 
 
+def unspeakable(_: int) -> object:
+    return object()
+
+
 def pid(_: int) -> int:
     return os.getpid()
 

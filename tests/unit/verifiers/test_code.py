@@ -34,6 +34,8 @@ ATTACKS = {
     "garbage on the pipe": "import os\nfor fd in range(3, 20):\n"
     "    try: os.write(fd, b'[[[\\n')\n    except OSError: pass\n"
     "def f(x): return x * x",
+    "forged outcomes": "import os\nfor fd in range(3, 20):\n"
+    '    try: os.write(fd, b\'["raised", 5, 1]\\n["value", [[]]]\\n7\\n\')\n    except OSError: pass\n',
     "wrong type": "def f(x): return float(x * x)",
     "syntax": "def f(x) return x",
     "nothing": "",
@@ -139,8 +141,8 @@ def test_blame(grade, judged, boxes, workspace):
     verifier = code.create(None, None, boxes)
     missing = judged(verifier, REFERENCE, "done", {}, sandbox=workspace, artifacts=("m.py",))
     assert (missing.why, missing.masked) == ("artifact-missing", False)
-    for broken in ({**REFERENCE, "cases": []}, {**REFERENCE, "cases": [{"function": "f"}]}, {"module": "m.py"}):
-        assert grade("", broken).why == "reference-missing"
+    for cases in ([], [{"function": "f"}], [{"function": "f", "expect": [object()]}]):
+        assert grade("", {**REFERENCE, "cases": cases}).why == "reference-missing"
     boxes.lost = True
     lost = grade(REFERENCE["solution"]["m.py"])
     assert (lost.status, lost.why, lost.score) == ("infra", "backend-lost", 0.0)

@@ -66,6 +66,8 @@ def test_a_check_that_raises_is_the_verifiers_fault_and_is_not_tried_again():
                 await pool.run("jobs:broken", 1)
             with pytest.raises(FaultError, match="No module named 'nowhere'"):
                 await pool.run("nowhere:function", 1)
+            with pytest.raises(FaultError, match="unsupported"):
+                await pool.run("jobs:unspeakable", 1)
             return caught.value.fault.what
 
     assert run(main()) == "verifier-crash"

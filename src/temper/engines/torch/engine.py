@@ -136,8 +136,8 @@ class TorchEngine:
         run = asyncio.get_running_loop().run_in_executor
         try:
             while self._settle():
-                calls, self._calls = self._calls, []
-                for call, future in calls:
+                while self._calls:
+                    call, future = self._calls.pop(0)
                     await self._answer(run(self._executor, call), future)
                 if self._runner.scheduler.running or self._runner.scheduler.waiting:
                     self._deliver(await run(self._executor, self._runner.step))

@@ -9,6 +9,7 @@ layer against 1.2-1.6 for a loop over rows. Spans (for the prefix tree) are tens
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ from temper.engines.torch.scheduler import Request
 from temper.models.attention import lower_right
 
 _SMALLEST = 64  # tokens; the capacity of the first shelf
+_FEWEST = 16  # rows that a shelf begins with
 
 
 class Shape:
@@ -35,17 +37,26 @@ class Shape:
     def token_bytes(self) -> int:
         return 2 * self.layers * self.groups * self.size * self.dtype.itemsize
 
-    def zeros(self, *leading: int, tokens: int) -> Tensor:
-        """(layers, 2, *leading, G, tokens, D). Zeros, since masked garbage could be NaN; pages come when touched."""
-        shape = (self.layers, 2, *leading, self.groups, tokens, self.size)
-        return torch.zeros(shape, dtype=self.dtype, device=self.device)
+    def empty(self, tokens: int) -> Tensor:
+        """(layers, 2, G, tokens, D)."""
+        return torch.empty(self.layers, 2, self.groups, tokens, self.size, dtype=self.dtype, device=self.device)
+
+    def zeros(self, rows: int, tokens: int) -> Tensor:
+        """(layers, 2, rows, G, tokens, D). Zeros, since masked garbage could be NaN.
+
+        On the CPU by way of numpy, whose zeros take memory only where they are touched; torch fills them at once.
+        """
+        shape = (self.layers, 2, rows, self.groups, tokens, self.size)
+        if self.device.type != "cpu" or not rows:
+            return torch.zeros(shape, dtype=self.dtype, device=self.device)
+        return torch.from_numpy(np.zeros(math.prod(shape) * self.dtype.itemsize, np.uint8)).view(self.dtype).view(shape)
 
 
 class Staged:
     """Keys and values of one prefilling request: data (layers, 2, G, capacity, D)."""
 
     def __init__(self, shape: Shape, capacity: int) -> None:
-        self.data = shape.zeros(tokens=capacity)
+        self.data = shape.empty(capacity)
 
     def span(self) -> Tensor:
         return self.data
@@ -67,14 +78,12 @@ class Shelf:
     def __init__(self, shape: Shape, capacity: int) -> None:
         self.shape, self.capacity = shape, capacity
         self.owners: list[Request] = []
-        self.data = shape.zeros(0, tokens=capacity)
+        self.data = shape.zeros(0, capacity)
 
     def append(self, owner: Request) -> Row:
         used = len(self.owners)
         if used == self.data.shape[2]:
-            larger = self.shape.zeros(max(4, 2 * used), tokens=self.capacity)
-            larger[:, :, :used] = self.data
-            self.data = larger
+            self._resize(max(_FEWEST, 2 * used))
         self.owners.append(owner)
         return Row(self, used)
 
@@ -87,7 +96,13 @@ class Shelf:
             self.owners[row.index] = last
             last.row = row
         if 4 * len(self.owners) <= self.data.shape[2]:
-            self.data = self.data[:, :, : 2 * len(self.owners)].clone()
+            self._resize(2 * len(self.owners))
+
+    def _resize(self, rows: int) -> None:
+        old, used = self.data, len(self.owners)
+        reach = max((owner.computed for owner in self.owners), default=0)
+        self.data = self.shape.zeros(rows, self.capacity)
+        self.data[:, :, :used, :, :reach] = old[:, :, :used, :, :reach]
 
 
 class Rows:

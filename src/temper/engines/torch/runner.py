@@ -75,6 +75,8 @@ class Runner:
         vocabulary = self.policy.head.shape[0]
         if len(ids) == 0 or ids.min() < 0 or ids.max() >= vocabulary:
             raise ConfigError(f"expected a prompt of ids in [0, {vocabulary}), got {len(ids)} ids: {ids[:8]}")
+        if params.temperature < 0 or not 0 < params.top_p <= 1 or params.top_k < 0:
+            raise ConfigError(f"expected temperature >= 0, 0 < top_p <= 1 and top_k >= 0, got {params}")
         need = min(len(ids) + params.max_tokens, self.policy.base.context)
         if need > self.scheduler.row_tokens:
             room = self.scheduler.row_tokens
@@ -104,7 +106,8 @@ class Runner:
         """Take a request out; what it computed stays findable for its next turn."""
         request.stop = request.stop or stop
         if request.row is not None:
-            self._measure_gap(request)
+            if request.stop != "aborted":
+                self._measure_gap(request)
             self.scheduler.remember(request, self.rows.export)
             self.rows.free(request)
         self.scheduler.remove(request)

@@ -21,22 +21,19 @@ _BLOCK = 256  # vocabulary entries summed together; the search is over blocks, t
 
 def sample(logits: Tensor, params: Sequence[SamplingParams], index: Sequence[int]) -> tuple[Tensor, Tensor]:
     """logits float (N, V), overwritten; index: which token of its output each row samples -> ids, log-probs (N,)."""
-    device = logits.device
-    heat = torch.tensor([1 / p.temperature if p.temperature > 0 else 1.0 for p in params], device=device)
-    scaled = logits.float().mul_(heat[:, None])
-    top, best = scaled.max(-1, keepdim=True)
-    mass = scaled.sub_(top).exp_()  # (N, V), the largest entry 1
-    blocks = pad(mass, (0, -mass.shape[1] % _BLOCK)).view(len(params), -1, _BLOCK)
-    sums = blocks.sum(-1).double().cumsum(-1)  # (N, V / block)
-    u = torch.from_numpy(uniform([p.seed for p in params], index)).to(device)
-    ids = _inverse(blocks, sums, u)
-    greedy = torch.tensor([p.temperature <= 0 for p in params], device=device)
-    ids = torch.where(greedy, best[:, 0], ids)
+    logits = logits.float()
+    if any(p.temperature not in (0.0, 1.0) for p in params):
+        heat = torch.tensor([1 / (p.temperature or 1.0) for p in params], device=logits.device)
+        logits.mul_(heat[:, None])
+    mass = logits.softmax(-1)  # (N, V)
+    u = torch.from_numpy(uniform([p.seed for p in params], index)).to(logits.device)
+    ids = _inverse(mass, u)
     for row, p in enumerate(params):
-        if p.temperature > 0 and (p.top_k > 0 or p.top_p < 1):
-            ids[row] = _truncated(mass[row], float(sums[row, -1]), p, float(u[row]))
-    chosen = mass.gather(1, ids[:, None])[:, 0]
-    return ids, (chosen.double() / sums[:, -1]).log().float()
+        if p.temperature == 0:
+            ids[row] = logits[row].argmax()
+        elif p.top_k > 0 or p.top_p < 1:
+            ids[row] = _truncated(mass[row], p, float(u[row]))
+    return ids, mass.gather(1, ids[:, None])[:, 0].log()
 
 
 def uniform(seeds: Sequence[int], index: Sequence[int]) -> np.ndarray:
@@ -54,8 +51,10 @@ def _mix(z: np.ndarray) -> np.ndarray:
     return z ^ (z >> np.uint64(31))
 
 
-def _inverse(blocks: Tensor, sums: Tensor, u: Tensor) -> Tensor:
-    """The entry at which the running sum first passes u of the total. blocks (N, B, block), sums (N, B) double."""
+def _inverse(mass: Tensor, u: Tensor) -> Tensor:
+    """The entry (N,) at which the running sum of mass (N, V) first passes u (N,) of the total."""
+    blocks = pad(mass, (0, -mass.shape[1] % _BLOCK)).view(len(u), -1, _BLOCK)
+    sums = blocks.sum(-1).double().cumsum(-1)  # (N, blocks)
     target = (u * sums[:, -1])[:, None]
     block = torch.searchsorted(sums, target, right=True).clamp_(max=sums.shape[1] - 1)  # (N, 1)
     rows = torch.arange(len(u), device=u.device)
@@ -65,13 +64,12 @@ def _inverse(blocks: Tensor, sums: Tensor, u: Tensor) -> Tensor:
     return (block * blocks.shape[2] + torch.searchsorted(inside, rest, right=True))[:, 0]
 
 
-def _truncated(mass: Tensor, total: float, params: SamplingParams, u: float) -> Tensor:
+def _truncated(mass: Tensor, params: SamplingParams, u: float) -> Tensor:
     """One row under top-k, then top-p: the smallest set of the likeliest tokens whose share reaches top_p."""
     k = params.top_k if 0 < params.top_k < len(mass) else len(mass)
     values, order = mass.topk(k)  # descending
     running = values.double().cumsum(0)
-    share = float(running[-1]) if params.top_k > 0 else total
-    keep = int(torch.searchsorted(running, params.top_p * share)) + 1 if params.top_p < 1 else k
-    running = running[:keep]
+    if params.top_p < 1:
+        running = running[: int(torch.searchsorted(running, params.top_p * running[-1])) + 1]
     target = min(u, 1 - 1e-12) * running[-1]
     return order[torch.searchsorted(running, target, right=True).clamp_(max=len(running) - 1)]

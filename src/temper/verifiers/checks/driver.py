@@ -1,6 +1,6 @@
 """Runs inside a sandbox: calls functions of a delivered module and reports what they gave. Standard library only.
 
-Started as `python3 -I -c SOURCE` (`checks.values` and then this), with a JSON job on stdin:
+Started as `python3 -I -S -c SOURCE` (`checks.values` and then this), with a JSON job on stdin:
 {"nonce", "module": dotted name, "calls": [{"function", "args", "kwargs"}]}, values in the form of `checks.values`.
 The last line of stdout is {"nonce", "outcomes": [["value", form] | ["raised", [class names], text] | ["gone", text]]}.
 

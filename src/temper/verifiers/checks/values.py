@@ -36,6 +36,11 @@ def encode(value: Any, depth: int = 0) -> list[Any]:
     return ["object", kind.__name__]
 
 
+def faithful(form: Any) -> bool:
+    """No part of the value was lost, so that an equal form means an equal value."""
+    return not isinstance(form, list) or (form[:1] != ["object"] and all(map(faithful, form)))
+
+
 def decode(form: list[Any]) -> Any:
     kind, *rest = form
     if kind == "none":

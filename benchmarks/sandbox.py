@@ -1,0 +1,189 @@
+"""Sandboxes against bubblewrap with the same protections, and against a bare process. Peers and we take turns.
+
+A *start* is `open` until the sandbox is ready. A *cycle* is open, run `true`, close; bubblewrap's is one run of
+`true`, which is all that it can do. Peers are spawned in the cheapest way there is (posix_spawn and wait), so that
+nothing of ours slows them down. bubblewrap knows no limits on memory, processes or output; we keep ours on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import statistics
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from temper.core.errors import MissingError, RefusedError
+from temper.core.task import SandboxSpec
+from temper.sandboxes import local
+
+DEFAULTS = {"pairs": 5, "starts": 40, "in_flight": 16, "cycle_seconds": 2.0, "alive": 200}
+TRUE = "/bin/true"
+SPEC = SandboxSpec()
+
+
+def run(settings: dict[str, Any]) -> dict[str, Any]:
+    """Gives metrics, their spread over the pairs, and the settings. Raises MissingError without bubblewrap."""
+    chosen = {**DEFAULTS, **settings}
+    return asyncio.run(_measure(chosen))
+
+
+async def _measure(chosen: dict[str, Any]) -> dict[str, Any]:
+    backend = local.create()
+    series: dict[str, list[float]] = {}
+    folder = tempfile.TemporaryDirectory()
+    try:
+        bubblewrap = _bubblewrap(folder.name)
+        await _pair(backend, bubblewrap, 3, {})  # warm
+        for _ in range(chosen["pairs"]):
+            await _pair(backend, bubblewrap, chosen["starts"], series)
+            await _cycles(backend, bubblewrap, chosen["in_flight"], chosen["cycle_seconds"], series)
+        alive, series["mib_each"] = await _alive(backend, chosen["alive"])
+    finally:
+        folder.cleanup()
+        await backend.close()
+    metrics = {key: statistics.median(values) for key, values in series.items()}
+    spread = {key: [min(v), statistics.median(v), max(v)] for key, v in series.items()}
+    chosen |= {"user": "root" if backend.hello.privileged else "plain", "cgroup": backend.hello.cgroup}
+    return {"metrics": {**metrics, "alive": alive}, "spread": spread, "pairs": chosen["pairs"], "settings": chosen}
+
+
+async def _pair(backend: local.Backend, bubblewrap: Peer, n: int, series: dict[str, list[float]]) -> None:
+    """One after another, each kind in turn, so that what else the machine does falls on all alike."""
+    taken: dict[str, list[float]] = {key: [] for key in ("start", "exec", "cycle", "bubblewrap", "bare")}
+
+    def note(key: str, since: float) -> float:
+        now = time.perf_counter()
+        taken[key].append((now - since) * 1000)
+        return now
+
+    for _ in range(n):
+        begin = time.perf_counter()
+        box = await backend.open(SPEC)
+        ready = note("start", begin)
+        await box.exec([TRUE])
+        await box.close()
+        note("cycle", begin)
+        box = await backend.open(SPEC)
+        await box.exec([TRUE])
+        ready = time.perf_counter()
+        await box.exec([TRUE])
+        note("exec", ready)
+        await box.close()
+        for key, peer in (("bubblewrap", bubblewrap), ("bare", Peer([TRUE]))):
+            begin = time.perf_counter()
+            peer.once()
+            note(key, begin)
+    middle = {key: statistics.median(values) for key, values in taken.items()}
+    for key, value in {
+        "start_p50_ms": middle["start"],
+        "exec_p50_ms": middle["exec"],
+        "bubblewrap_p50_ms": middle["bubblewrap"],
+        "bare_p50_ms": middle["bare"],
+        "vs_bubblewrap_time": middle["cycle"] / middle["bubblewrap"],
+        "vs_bare_time": middle["exec"] / middle["bare"],
+    }.items():
+        series.setdefault(key, []).append(value)
+
+
+async def _cycles(
+    backend: local.Backend, bubblewrap: Peer, in_flight: int, seconds: float, series: dict[str, list[float]]
+) -> None:
+    """Full cycles a second with `in_flight` at once."""
+    done = 0
+    begin = time.perf_counter()
+    end = begin + seconds
+
+    async def worker() -> None:
+        nonlocal done
+        while time.perf_counter() < end:
+            box = await backend.open(SPEC)
+            await box.exec([TRUE])
+            await box.close()
+            done += 1
+
+    await asyncio.gather(*(worker() for _ in range(in_flight)))
+    ours = done / (time.perf_counter() - begin)
+    theirs = bubblewrap.rate(in_flight, seconds)
+    series.setdefault("cycles_per_s", []).append(ours)
+    series.setdefault("bubblewrap_cycles_per_s", []).append(theirs)
+    series.setdefault("cycles_vs_bubblewrap", []).append(ours / theirs)
+
+
+async def _alive(backend: local.Backend, n: int) -> tuple[int, list[float]]:
+    """How many of n answered while all were open, and what one costs in memory, three times over."""
+    each: list[float] = []
+    for _ in range(3):
+        before = _available()
+        boxes = await asyncio.gather(*(backend.open(SPEC) for _ in range(n)))
+        said = await asyncio.gather(*(box.exec([TRUE], seconds=60.0) for box in boxes))
+        each.append(max(before - _available(), 0) / n)
+        await asyncio.gather(*(box.close() for box in boxes))
+    return sum(answer.ok for answer in said), each
+
+
+def _available() -> float:
+    """MiB that the kernel could still give."""
+    lines = Path("/proc/meminfo").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("MemAvailable")) / 1024
+
+
+class Peer:
+    """A command that runs `true`, spawned directly. `program` is a file that it reads its seccomp filter from."""
+
+    def __init__(self, argv: list[str], program: Path | None = None) -> None:
+        self._argv = argv
+        self._program = program
+
+    def spawn(self) -> int:
+        if self._program is None:
+            return os.posix_spawn(self._argv[0], self._argv, os.environ)
+        own = os.open(self._program, os.O_RDONLY)  # each its own, since the offset is part of an open file
+        try:
+            return os.posix_spawn(self._argv[0], self._argv, os.environ, file_actions=[(os.POSIX_SPAWN_DUP2, own, 9)])
+        finally:
+            os.close(own)
+
+    def once(self) -> None:
+        self._check(os.waitpid(self.spawn(), 0)[1])
+
+    def rate(self, in_flight: int, seconds: float) -> float:
+        """Runs a second with `in_flight` at once."""
+        begin = time.perf_counter()
+        running = done = 0
+        while running or not done:
+            while running < in_flight and time.perf_counter() - begin < seconds:
+                self.spawn()
+                running += 1
+            self._check(os.waitpid(-1, 0)[1])
+            running -= 1
+            done += 1
+        return done / (time.perf_counter() - begin)
+
+    def _check(self, status: int) -> None:
+        if status:
+            raise RefusedError(f"{self._argv[0]} does not work here: wait status {status}")
+
+
+def _bubblewrap(folder: str) -> Peer:
+    """bubblewrap with the protections that our helper gives, and our seccomp filter."""
+    found = shutil.which("bwrap")
+    if found is None:
+        raise MissingError("no bubblewrap to compare with: apt-get install bubblewrap, or dnf install bubblewrap")
+    program = Path(folder) / "filter"
+    program.write_bytes(local.seccomp_filter())
+    top = [Path(p) for p in ("/bin", "/sbin", "/lib", "/lib64") if Path(p).exists()]
+    shown = ["/usr", "/etc/ld.so.cache", "/etc/alternatives", "/etc/ssl/certs", *(str(p) for p in top if not p.is_symlink())]
+    argv = [found, "--unshare-all", "--unshare-user", "--uid", "1000", "--gid", "1000", "--hostname", "sandbox"]
+    for path in shown if sys.base_prefix.startswith("/usr") else [*shown, sys.base_prefix]:
+        argv += ["--ro-bind-try", path, path]
+    for path in top:
+        argv += ["--symlink", str(path.readlink()), str(path)] if path.is_symlink() else []
+    for path in ("/work", "/tmp", "/run", "/sys"):
+        argv += ["--tmpfs", path]
+    argv += ["--proc", "/proc", "--dev", "/dev", "--chdir", "/work", "--cap-drop", "ALL", "--new-session"]
+    return Peer([*argv, "--die-with-parent", "--seccomp", "9", TRUE], program)

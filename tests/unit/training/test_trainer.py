@@ -1,0 +1,149 @@
+"""The trainer: the loss knows no micro-batches, a resumed run is bit-equal, broken checkpoints are named."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from temper.core.errors import ConfigError, CorruptError, MissingError
+from temper.core.trace import Group, Sample
+from temper.models.attention import Packed
+from temper.training.logprobs import logprobs
+from temper.training.packing import Row, pack
+from temper.training.stages import path, rl
+from temper.training.trainer import Trainer
+
+FP32_NORMS = 1e-7  # transformers' RMSNorm rounds to fp32 also in fp64 models; without it these gaps are below 1e-10
+
+
+@pytest.fixture(scope="session")
+def groups(group) -> list[Group]:
+    return [group("a", [1.0, 0.0, None, 1.0]), group("b", [0.5, 0.0, 0.25]), group("c", [0.0, 1.0], turns=3)]
+
+
+def gradients(
+    trainer: Trainer, groups: list[Group], cap: int, share: bool, aggregate: str
+) -> tuple[float, dict[str, torch.Tensor]]:
+    """Loss and gradient of one step, read before the optimiser clears them."""
+    found: dict[str, torch.Tensor] = {}
+    update = trainer.optimizer.step
+
+    def step() -> dict[str, float]:
+        found.update({k: p.grad.clone() for k, p in trainer.optimizer.parameters.items()})
+        return update()
+
+    trainer.optimizer.step = step
+    batches, _ = rl.micro_batches(groups, rl.Config(share=share, aggregate=aggregate), cap)
+    return trainer.step(batches)["loss"], found
+
+
+@pytest.mark.parametrize("loss", ["ppo_clip", "cispo", "gspo"])
+@pytest.mark.parametrize(("full", "aggregate"), [(False, "token"), (False, "sequence"), (True, "token")])
+def test_loss_and_gradient_do_not_depend_on_packing(trainer, groups, loss, full, aggregate):
+    settings = {"dtype": "float64", "full": full, "losses": {"pg": {"kind": loss}}}
+    expected_loss, expected = gradients(trainer(**settings), groups, cap=64, share=False, aggregate=aggregate)
+    for cap, share in [(4096, False), (4096, True), (80, True)]:
+        found_loss, found = gradients(trainer(**settings), groups, cap, share, aggregate)
+        assert found_loss == pytest.approx(expected_loss, abs=FP32_NORMS)
+        assert max((found[k] - expected[k]).abs().max() for k in expected) < FP32_NORMS
+
+
+def test_gradient_is_that_of_plain_padded_transformers(trainer, bases):
+    """Cross-entropy through an untouched transformers model, one sequence at a time, is the outside reference."""
+    from transformers import AutoModelForCausalLM
+
+    mine = trainer("float64", full=True, losses={"ce": {"kind": "cross_entropy"}})
+    rng = np.random.default_rng(0)
+    rows = [Row(name=str(n), ids=rng.integers(3, 259, n), streams={"w_ce": np.arange(n) / 99}) for n in (2, 9, 17)]
+    reference = AutoModelForCausalLM.from_config(bases["float64"].config, dtype=torch.float64)
+    reference.load_state_dict(bases["float64"].tensors, strict=False)
+    total = 0.0
+    for row in rows:
+        ids = torch.from_numpy(row.ids)
+        logp = torch.log_softmax(reference(ids[None]).logits[0, :-1], -1).gather(1, ids[1:, None])[:, 0]
+        total = total - (logp * torch.from_numpy(row.streams["w_ce"][1:].astype(np.float32))).sum()
+    total.backward()
+    norm = torch.nn.utils.get_total_norm([p.grad for p in reference.parameters()])
+    metrics = mine.step(pack(rows, 4096))
+    assert metrics["loss"] == pytest.approx(total.item(), rel=1e-9)
+    assert metrics["grad_norm"] == pytest.approx(norm.item(), rel=1e-9)
+
+
+def likelihood(learner: Trainer, sample: Sample) -> float:
+    p = path(sample.trace)
+    layout = Packed([len(p.ids)])
+    with torch.no_grad():
+        hidden = learner.policy.hidden(torch.from_numpy(p.ids).long(), torch.arange(len(p.ids)), layout)
+        found, _ = logprobs(hidden[:-1], learner.policy.head, torch.from_numpy(p.ids[1:]).long())
+    return float(found[torch.from_numpy(p.trainable[1:])].sum())
+
+
+def test_metrics_of_a_stale_batch(trainer, group):
+    learner = trainer()
+    learner.version = 3
+    groups = [group("a", [1.0, 0.0], version=1), group("b", [1.0, 0.0], version=3)]
+    metrics = rl.step(learner, groups, rl.Config())
+    assert learner.version == 4
+    assert metrics["age_max"] == 2
+    assert 0 < metrics["age"] < 2
+    assert 0 < metrics["logprob_gap"] <= metrics["logprob_gap_max"]
+    assert metrics["kl_behaviour"] > 0
+    assert 0 < metrics["entropy"] < np.log(259)
+
+
+def test_a_batch_that_teaches_nothing_still_counts_as_a_step(trainer, group):
+    learner = trainer()
+    before = {k: p.clone() for k, p in learner.policy.trainable().items()}
+    metrics = rl.step(learner, [group("a", [1.0, 1.0]), group("b", [None, 0.0])], rl.Config())
+    assert learner.version == 1
+    assert metrics["trained_tokens"] == metrics["loss"] == 0
+    assert metrics["groups_without_gradient"] == 2
+    assert all(torch.equal(before[k], p) for k, p in learner.policy.trainable().items())
+
+
+def test_a_missing_stream_or_loss_is_named(trainer):
+    ids = np.arange(3, 9)
+    with pytest.raises(ConfigError, match="w_pgg; did you mean 'pg'"):
+        trainer().step(pack([Row(name="r", ids=ids, streams={"w_pgg": np.arange(6)})], 64))
+    with pytest.raises(ConfigError, match="needs the streams advantage, behaviour"):
+        trainer().step(pack([Row(name="r", ids=ids, streams={"w_pg": np.arange(6)})], 64))
+
+
+def test_rewarded_answers_become_likelier(trainer, group):
+    learner = trainer(lr=3e-3)
+    (good, bad) = group("c", [1.0, 0.0], turns=3).samples
+    before = likelihood(learner, good), likelihood(learner, bad)
+    for _ in range(3):
+        rl.step(learner, [Group("c", "d", (good, bad))], rl.Config())
+    assert likelihood(learner, good) > before[0]
+    assert likelihood(learner, bad) < before[1]
+
+
+@pytest.mark.parametrize("full", [False, True])
+def test_a_resumed_trainer_is_bit_equal(trainer, groups, tmp_path, full):
+    whole, first, second = (trainer(full=full, schedule="cosine", warmup=1, steps=9) for _ in range(3))
+    for learner in (whole, first):
+        for _ in range(2):
+            rl.step(learner, groups, rl.Config())
+    first.save(tmp_path / "at-2")
+    second.load(tmp_path / "at-2")
+    metrics = [rl.step(learner, groups, rl.Config()) for learner in (whole, second)]
+    for m in metrics:
+        del m["seconds"]
+    assert metrics[0] == metrics[1]
+    assert second.version == 3
+    for (k, p), q in zip(whole.policy.trainable().items(), second.policy.trainable().values(), strict=True):
+        assert torch.equal(p, q), k
+
+
+def test_broken_checkpoints_are_named(trainer, tmp_path):
+    learner = trainer()
+    with pytest.raises(MissingError, match="no whole trainer checkpoint"):
+        learner.load(tmp_path / "nothing")
+    for name in ("trainer.json", "optimizer.safetensors", "adapter_model.safetensors"):
+        folder = tmp_path / name
+        learner.save(folder)
+        (folder / name).write_bytes((folder / name).read_bytes()[:-5])
+        with pytest.raises(CorruptError, match="does not read"):
+            learner.load(folder)
