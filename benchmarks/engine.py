@@ -164,7 +164,10 @@ def bound(base: Base, work: list[tuple[np.ndarray, int]], slots: int) -> float:
 @torch.inference_mode()
 def step_time(policy: Policy, contexts: list[int], prefill: int) -> float:
     """Median seconds of a bare forward pass and LM head: decoding rows with these contexts, or one prefill chunk."""
-    rows, rng = Rows(Shape(policy.base.config, policy.head.dtype, policy.base.device)), np.random.default_rng(0)
+    rows, rng = (
+        Rows(Shape(policy.base.config, policy.head.dtype, policy.base.device), 64, 1 << 40),
+        np.random.default_rng(0),
+    )
     chunks = []
     for length in contexts or [prefill]:
         ids = rng.integers(3, policy.head.shape[0], length).astype(np.int32)

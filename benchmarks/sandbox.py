@@ -118,18 +118,26 @@ async def _alive(backend: local.Backend, n: int) -> tuple[int, list[float]]:
     """How many of n answered while all were open, and what one costs in memory, three times over."""
     each: list[float] = []
     for _ in range(3):
-        before = _available()
+        before = _kernel_memory()
         boxes = await asyncio.gather(*(backend.open(SPEC) for _ in range(n)))
         said = await asyncio.gather(*(box.exec([TRUE], seconds=60.0) for box in boxes))
-        each.append(max(before - _available(), 0) / n)
+        each.append((_kernel_memory() - before) / n + _own_memory(backend))
         await asyncio.gather(*(box.close() for box in boxes))
     return sum(answer.ok for answer in said), each
 
 
-def _available() -> float:
-    """MiB that the kernel could still give."""
-    lines = Path("/proc/meminfo").read_text().splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith("MemAvailable")) / 1024
+def _kernel_memory() -> float:
+    """MiB that the kernel holds for processes and namespaces."""
+    fields = dict(line.split(":") for line in Path("/proc/meminfo").read_text().splitlines())
+    counted = ("SUnreclaim", "KernelStack", "PageTables", "Percpu", "Shmem")
+    return sum(int(fields[name].split()[0]) for name in counted) / 1024
+
+
+def _own_memory(backend: local.Backend) -> float:
+    """MiB that one box holds for itself, without what it shares with the launcher's file."""
+    children = Path(f"/proc/{backend.process.pid}/task/{backend.process.pid}/children").read_text().split()
+    resident, shared = Path(f"/proc/{children[-1]}/statm").read_text().split()[1:3]
+    return (int(resident) - int(shared)) * os.sysconf("SC_PAGESIZE") / (1 << 20)
 
 
 class Peer:
@@ -177,13 +185,14 @@ def _bubblewrap(folder: str) -> Peer:
     program = Path(folder) / "filter"
     program.write_bytes(local.seccomp_filter())
     top = [Path(p) for p in ("/bin", "/sbin", "/lib", "/lib64") if Path(p).exists()]
-    shown = ["/usr", "/etc/ld.so.cache", "/etc/alternatives", "/etc/ssl/certs", *(str(p) for p in top if not p.is_symlink())]
+    shown = ["/usr", "/etc/ld.so.cache", "/etc/alternatives", "/etc/ssl/certs"]
+    shown += [str(path) for path in top if not path.is_symlink()]
     argv = [found, "--unshare-all", "--unshare-user", "--uid", "1000", "--gid", "1000", "--hostname", "sandbox"]
     for path in shown if sys.base_prefix.startswith("/usr") else [*shown, sys.base_prefix]:
         argv += ["--ro-bind-try", path, path]
     for path in top:
         argv += ["--symlink", str(path.readlink()), str(path)] if path.is_symlink() else []
-    for path in ("/work", "/tmp", "/run", "/sys"):
+    for path in ("/sandbox", "/tmp", "/run", "/sys"):
         argv += ["--tmpfs", path]
-    argv += ["--proc", "/proc", "--dev", "/dev", "--chdir", "/work", "--cap-drop", "ALL", "--new-session"]
+    argv += ["--proc", "/proc", "--dev", "/dev", "--chdir", "/sandbox", "--cap-drop", "ALL", "--new-session"]
     return Peer([*argv, "--die-with-parent", "--seccomp", "9", TRUE], program)

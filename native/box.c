@@ -58,7 +58,9 @@ void send_failure(int control, const char *what)
 _Noreturn void fail(const struct box *box, const char *what)
 {
     struct open_request request;
-    int error = errno, control = box->control < 0 ? receive_with_socket(launcher, &request, sizeof request) : box->control;
+    int error = errno, control = box->control;
+    if (control < 0)
+        control = receive_with_socket(launcher, &request, sizeof request);
     errno = error;
     if (control >= 0)
         send_failure(control, what);
@@ -77,7 +79,7 @@ static void must_mount(const struct box *box, const char *from, const char *to, 
     }
 }
 
-/* The shared base becomes /, with one private tmpfs behind /work, /tmp and /dev/shm: the sandbox's whole disk. */
+/* The shared base becomes /, with one private tmpfs behind /sandbox, /tmp and /dev/shm: the sandbox's whole disk. */
 static void build_root(const struct box *box)
 {
     const unsigned long plain = MS_NOSUID | MS_NODEV;
@@ -85,10 +87,10 @@ static void build_root(const struct box *box)
     if (chdir("/box"))
         fail(box, "enter the base");
     must_mount(box, "tmpfs", "tmp", "tmpfs", plain, "mode=0755,size=1m,nr_inodes=64"); /* until the limits are known */
-    if (mkdir("tmp/work", 0755) || mkdir("tmp/tmp", 0777) || chmod("tmp/tmp", 01777) || mkdir("tmp/shm", 0777) ||
+    if (mkdir("tmp/sandbox", 0755) || mkdir("tmp/tmp", 0777) || chmod("tmp/tmp", 01777) || mkdir("tmp/shm", 0777) ||
         chmod("tmp/shm", 01777))
         fail(box, "make the writable directories");
-    must_mount(box, "tmp/work", "work", NULL, MS_BIND, NULL);
+    must_mount(box, "tmp/sandbox", "sandbox", NULL, MS_BIND, NULL);
     must_mount(box, "tmp/shm", "dev/shm", NULL, MS_BIND, NULL);
     must_mount(box, "tmp/tmp", "tmp", NULL, MS_BIND, NULL);
     must_mount(box, "devpts", "dev/pts", "devpts", MS_NOSUID | MS_NOEXEC, "newinstance,ptmxmode=0666,mode=0620");
@@ -141,7 +143,7 @@ static void take_orders(struct box *box)
     box->limits = request.limits;
     snprintf(options, sizeof options, "size=%llu,nr_inodes=%llu", (unsigned long long)box->limits.disk,
              (unsigned long long)box->limits.inodes);
-    must_mount(box, NULL, "/work", NULL, MS_REMOUNT | MS_NOSUID | MS_NODEV, options);
+    must_mount(box, NULL, "/sandbox", NULL, MS_REMOUNT | MS_NOSUID | MS_NODEV, options);
     send_frame(box->control, READY, 0, NULL);
 }
 
@@ -161,7 +163,7 @@ static int read_all(int fd, void *into, size_t size)
     return 0;
 }
 
-/* Only these stay open: the launcher's socket as 3 (later the owner's), counters as 4 to 6, /work as 7. */
+/* Only these stay open: the launcher's socket as 3 (later the owner's), counters as 4 to 6, /sandbox as 7. */
 static void keep_descriptors(struct box *box, int orders, const struct cgroup *group)
 {
     const int kept[4] = {orders, group->counters[0], group->counters[1], group->counters[2]};
@@ -187,7 +189,7 @@ _Noreturn void box_main(int orders, const struct cgroup *group)
     if (entered < 0)
         fail(&box, "enter the cgroup");
     settle(&box);
-    box.work = open("/work", O_PATH | O_DIRECTORY | O_CLOEXEC);
+    box.work = open("/sandbox", O_PATH | O_DIRECTORY | O_CLOEXEC);
     srandom(getpid() ^ time(NULL));
     take_orders(&box);
     while (!read_all(box.control, &frame, sizeof frame)) {

@@ -115,8 +115,8 @@ static _Noreturn void become_command(const struct box *box, char **argv, const i
     setpgid(0, 0);
     sigemptyset(&none);
     sigprocmask(SIG_SETMASK, &none, NULL);
-    if (chdir("/work"))
-        broken("enter /work");
+    if (chdir("/sandbox"))
+        broken("enter /sandbox");
     set_limits(box);
     drop_privileges();
     execvp(argv[0], argv);
@@ -179,7 +179,8 @@ static int drain(int fd, struct stream *stream, size_t limit)
             stream->data = grown;
         }
         int full = stream->size == limit;
-        ssize_t got = read(fd, full ? spare : stream->data + stream->size, full ? sizeof spare : stream->room - stream->size);
+        char *into = full ? spare : stream->data + stream->size;
+        ssize_t got = read(fd, into, full ? sizeof spare : stream->room - stream->size);
         if (got < 0)
             return errno == EAGAIN || errno == EINTR ? 0 : 1;
         if (got == 0)
@@ -237,7 +238,8 @@ static int watch(const struct box *box, int pidfd, const int out[3], struct stre
 {
     int why = EXITED, killed = 0;
     uint64_t cpu_before = group_cpu_us(box), look_at = now_us() + LOOK_MS * 1000;
-    struct pollfd watched[4] = {{pidfd, POLLIN, 0}, {box->control, POLLIN, 0}, {out[0], POLLIN, 0}, {out[1], POLLIN, 0}};
+    struct pollfd watched[4] = {
+        {pidfd, POLLIN, 0}, {box->control, POLLIN, 0}, {out[0], POLLIN, 0}, {out[1], POLLIN, 0}};
     for (;;) {
         uint64_t now = now_us(), next = look_at < deadline ? look_at : deadline;
         poll(watched, 4, killed ? -1 : now < next ? (int)((next - now + 999) / 1000) : 0);
@@ -283,7 +285,7 @@ static void conclude(const struct box *box, int why, int told, struct stream *er
         reply->peak_memory = ending.peak_memory;
     if (box->counters[IN_PIDS] < 0 && ending.tasks > reply->peak_tasks)
         reply->peak_tasks = ending.tasks;
-    if (!statvfs("/work", &disk)) {
+    if (!statvfs("/sandbox", &disk)) {
         reply->disk_free = (uint64_t)disk.f_bavail * disk.f_frsize;
         reply->inodes_free = disk.f_favail;
     }

@@ -76,7 +76,8 @@ static int put(int work, char *path, const char *content, size_t size)
     mode_t mode = !fstatat(parent, name, &old, AT_SYMLINK_NOFOLLOW) && S_ISREG(old.st_mode) ? old.st_mode & 0777 : 0644;
     snprintf(fresh + 12, 9, "%08x", (unsigned)random());
     int fd = openat(parent, fresh, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
-    int error = fd < 0 || write_all(fd, content, size) || fchmod(fd, mode) || renameat(parent, fresh, parent, name) ? errno : 0;
+    int failed = fd < 0 || write_all(fd, content, size) || fchmod(fd, mode) || renameat(parent, fresh, parent, name);
+    int error = failed ? errno : 0;
     if (error && fd >= 0)
         unlinkat(parent, fresh, 0);
     if (fd >= 0)

@@ -207,9 +207,9 @@ int group_limit(uint64_t id, const struct limits *limits)
     if (directories[0] >= 0) {
         if (write_number(directories[0], id, two ? "memory.max" : "memory.limit_in_bytes", memory))
             return -1;
-        int swap = write_number(directories[0], id, two ? "memory.swap.max" : "memory.memsw.limit_in_bytes", two ? 0 : memory);
-        if (swap && errno != ENOENT) /* the file is there only where swap is accounted */
-            return -1;
+        const char *swap = two ? "memory.swap.max" : "memory.memsw.limit_in_bytes"; /* v1 counts both together */
+        if (write_number(directories[0], id, swap, two ? 0 : memory) && errno != ENOENT)
+            return -1; /* the file is there only where swap is accounted */
     }
     return directories[1] >= 0 ? write_number(directories[1], id, "pids.max", limits->pids + 2) : 0;
 }

@@ -1,7 +1,7 @@
 /* The launcher: one small process per backend, spawned by its owner, so that no sandbox is forked from a fat process.
  *
  *   helper serve FD [PATH...]   serve the owner at the other end of FD (a SOCK_SEQPACKET); PATHs are shown read-only
- *   helper filter               write the seccomp filter to stdout (struct sock_filter[], as `bwrap --seccomp` reads it)
+ *   helper filter               write the seccomp filter to stdout, as `bwrap --seccomp` reads it
  *
  * It leaves the host's mounts for a small root with the read-only base, made once and shared by all boxes. As root it
  * keeps its privileges, to map each box to a host id of its own and to make its cgroup; as a plain user it first
@@ -85,14 +85,14 @@ static void make_parents(char *path)
     }
 }
 
-/* Shows the host's `path` (seen below /old) at the same place of the base, links included; a missing one is skipped. */
+/* Shows the host's `path` (seen below /old) at the same place, links included; skips what is missing or below /usr. */
 static void show(const char *path)
 {
     char from[4096], to[4096], target[4096];
     struct stat status;
     snprintf(from, sizeof from, "/old%s", path);
     snprintf(to, sizeof to, "/box%s", path);
-    if (lstat(from, &status))
+    if (lstat(from, &status) || !strncmp(path, "/usr/", 5))
         return;
     make_parents(to);
     if (S_ISLNK(status.st_mode)) {
@@ -117,15 +117,16 @@ static void write_new(const char *path, const char *text)
 
 static void make_base(char **paths)
 {
-    static const char *const directories[] = {"/box/proc", "/box/sys", "/box/tmp", "/box/work", "/box/etc", "/box/dev",
-                                              "/box/dev/shm", "/box/dev/pts", "/box/run", "/box/var", "/box/etc/ssl"};
+    static const char *const directories[] = {"/box/proc", "/box/sys", "/box/tmp", "/box/sandbox", "/box/etc",
+                                              "/box/etc/ssl", "/box/dev", "/box/dev/shm", "/box/dev/pts", "/box/run",
+                                              "/box/var"};
     static const char *const system[] = {"/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32",
                                          "/etc/ld.so.cache", "/etc/ld.so.conf", "/etc/ld.so.conf.d",
                                          "/etc/alternatives", "/etc/ssl/certs", "/etc/ssl/openssl.cnf", "/etc/pki/tls"};
     static const char *const devices[] = {"null", "zero", "full", "random", "urandom", "tty"};
-    static const char *const links[][2] = {{"/proc/self/fd", "/box/dev/fd"}, {"/proc/self/fd/0", "/box/dev/stdin"},
-                                           {"/proc/self/fd/1", "/box/dev/stdout"}, {"/proc/self/fd/2", "/box/dev/stderr"},
-                                           {"pts/ptmx", "/box/dev/ptmx"}, {"/tmp", "/box/var/tmp"}};
+    static const char *const links[][2] = {
+        {"/proc/self/fd", "/box/dev/fd"}, {"/proc/self/fd/0", "/box/dev/stdin"}, {"/proc/self/fd/1", "/box/dev/stdout"},
+        {"/proc/self/fd/2", "/box/dev/stderr"}, {"pts/ptmx", "/box/dev/ptmx"}, {"/tmp", "/box/var/tmp"}};
     char from[64], to[64];
     must(mkdir("/box", 0755), "make the base");
     must(mount("tmpfs", "/box", "tmpfs", MS_NOSUID | MS_NODEV, "mode=0755,size=4m"), "mount the base");
@@ -135,7 +136,7 @@ static void make_base(char **paths)
         show(system[i]);
     for (; *paths; paths++)
         show(*paths);
-    write_new("/box/etc/passwd", "root:x:0:0:root:/root:/usr/sbin/nologin\nuser:x:1000:1000:user:/work:/bin/sh\n"
+    write_new("/box/etc/passwd", "root:x:0:0:root:/root:/usr/sbin/nologin\nuser:x:1000:1000:user:/sandbox:/bin/sh\n"
                                  "nobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n");
     write_new("/box/etc/group", "root:x:0:\nuser:x:1000:\nnogroup:x:65534:\n");
     write_new("/box/etc/hosts", "127.0.0.1 localhost sandbox\n::1 localhost\n");
@@ -169,6 +170,19 @@ static void enter_own_root(char **paths)
     must(umount2("/old", MNT_DETACH), "leave the host's root");
 }
 
+/* Are we root over ids that nobody uses? In most containers with a user namespace of their own, root is not. */
+static int owns_unused_ids(void)
+{
+    unsigned inside, outside, count;
+    FILE *file = fopen("/proc/self/uid_map", "re");
+    int found = 0;
+    while (file && !found && fscanf(file, "%u %u %u", &inside, &outside, &count) == 3)
+        found = inside <= UNUSED_IDS && UNUSED_IDS + (1u << 22) - inside <= count; /* process numbers have 22 bits */
+    if (file)
+        fclose(file);
+    return found;
+}
+
 static void become_namespace_root(void)
 {
     char text[64];
@@ -186,7 +200,8 @@ static void become_namespace_root(void)
 static int map_ids(pid_t pid)
 {
     char path[64], text[64];
-    const uint32_t ids[2] = {privileged ? UNUSED_IDS + (uint32_t)pid : outer_uid, privileged ? UNUSED_IDS + (uint32_t)pid : outer_gid};
+    const uint32_t fresh = UNUSED_IDS + (uint32_t)pid;
+    const uint32_t ids[2] = {privileged ? fresh : outer_uid, privileged ? fresh : outer_gid};
     for (int i = 0; i < 2; i++) {
         snprintf(path, sizeof path, "/proc/%d/%cid_map", pid, "ug"[i]);
         snprintf(text, sizeof text, "%d %u 1", INSIDE_ID, ids[i]);
@@ -340,7 +355,7 @@ int main(int argc, char **argv)
     umask(022);
     outer_uid = geteuid();
     outer_gid = getegid();
-    privileged = outer_uid == 0;
+    privileged = outer_uid == 0 && owns_unused_ids();
     int owner = syscall(SYS_pidfd_open, getppid(), 0);
     must(owner, "watch the owner");
     struct launcher_note hello = {.kind = HELLO, .privileged = privileged};

@@ -35,8 +35,8 @@ static void add_process(int directory, const char *pid, struct usage *sum)
     if (slurp(directory, pid, "stat", text, sizeof text) <= 0)
         return;
     const char *rest = strrchr(text, ')'); /* the name before it may hold anything */
-    if (!rest || sscanf(rest + 1, " %*c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %lu %lu %lu %lu %*d %*d %ld %*d %*u %*u %ld",
-                        &user, &system, &children_user, &children_system, &threads, &resident) != 6)
+    const char *format = " %*c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %lu %lu %lu %lu %*d %*d %ld %*d %*u %*u %ld";
+    if (!rest || sscanf(rest + 1, format, &user, &system, &children_user, &children_system, &threads, &resident) != 6)
         return;
     sum->tasks += threads;
     sum->resident += (uint64_t)resident * sysconf(_SC_PAGESIZE);

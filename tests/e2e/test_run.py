@@ -166,3 +166,67 @@ def test_bad_input_gets_a_clear_error_and_its_exit_code(args, code, words, tmp_p
     assert found == code
     assert words in errors
     assert "Traceback" not in errors
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_an_episode_of_a_hundred_turns_runs_trains_and_resumes(tmp_path):
+    path = tmp_path / "counter.toml"
+    path.write_text(
+        """
+name = "counter"
+unaudited = ["plugins.counter"]
+verifier_workers = 1
+[model]
+base = "tiny:"
+[[domains]]
+kind = "plugins.counter"
+[[stages]]
+kind = "sft"
+demonstrations = 4
+data = { batch = 1 }
+trainer = { lr = 1e-3 }
+checkpoint_every = 1
+[evaluation]
+tasks = 1
+examples = 0
+"""
+    )
+    process = temper("run", str(path), "--root", str(tmp_path), stdout=subprocess.DEVNULL)
+    next(line for line in process.stderr if " sft " in line and "loss" in line)
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    code, errors = finish(temper("run", "--resume", str(tmp_path / "counter"), stdout=subprocess.DEVNULL), 200)
+    assert code == 0, errors
+    losses = {m.step: m.values["loss"] for m in RunDirectory.view(tmp_path / "counter").metrics}
+    assert list(losses) == [1, 2, 3, 4]
+    assert losses[4] < losses[1]
+
+
+@pytest.mark.slow
+def test_a_domain_that_raises_is_the_tasks_fault_and_stops_the_run_with_its_reason(tmp_path):
+    path = tmp_path / "broken.toml"
+    path.write_text(
+        """
+name = "broken"
+unaudited = ["plugins.broken"]
+verifier_workers = 1
+[model]
+base = "tiny:"
+[[domains]]
+kind = "plugins.broken"
+[[stages]]
+kind = "rl"
+steps = 1
+pacing = { batch = 8, group = 4 }
+[evaluation]
+tasks = 2
+examples = 0
+"""
+    )
+    code, errors = finish(temper("run", str(path), "--root", str(tmp_path), stdout=subprocess.DEVNULL))
+    assert code == 6
+    assert "the world is missing" in errors
+    assert "Traceback" not in errors
+    verdicts = list(RunDirectory.view(tmp_path / "broken").verdicts)
+    assert {(v.status, v.blame, v.why) for v in verdicts} == {("invalid", "task", "environment-broken")}

@@ -214,10 +214,10 @@ class Algorithm(Protocol):
 
 
 class Loss(Protocol):
-    """Per-token loss over streams of equal shape (T,), torch tensors. A module may be one.
+    """Loss and diagnostics by token over streams of equal shape (K,), torch tensors. A module may be one.
 
-    The trainer multiplies by `weight` and divides by `normaliser`, which is a global count, so that the sum over
-    micro-batches and ranks is the loss.
+    The trainer multiplies by the component's stream `weight`, which is already divided by its global count, so that
+    the sum over micro-batches and ranks is the loss.
     """
 
     streams: frozenset[str]

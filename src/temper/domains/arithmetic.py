@@ -101,13 +101,17 @@ class Arithmetic:
 
 
 def draw(rng: random.Random, level: int) -> Draft:
-    """A question whose every step is whole and positive; at level 3 the last may be a fraction."""
+    """A question whose every step is whole and positive (at level 3 the last may be a fraction).
+
+    The answer is none of the question's numbers, so that repeating one of them is never right.
+    """
     while True:
         template = rng.choice(TEMPLATES[level])
         numbers = {name: rng.randint(*bounds) for name, bounds in zip("abcd", template.ranges, strict=False)}
         lines = _work(template.steps, numbers)
         *steps, last = [value for _, value in lines]
-        if all(v > 0 and v.denominator == 1 for v in steps) and last > 0 and (level == 3 or last.denominator == 1):
+        whole = all(value.denominator == 1 for value in (steps if level == 3 else [*steps, last]))
+        if whole and all(value > 0 for value in (*steps, last)) and last not in numbers.values():
             break
     words = dict(zip(("who", "other"), rng.sample(_PEOPLE, 2), strict=True), things=rng.choice(_THINGS))
     question = template.question.format(**words, **numbers)

@@ -1,7 +1,7 @@
 """Sandboxes on this machine, through the native helper: no daemon, no root needed, about two milliseconds each.
 
 One helper process per backend makes the sandboxes (`native/launcher.c`). A command sees the host's /usr and the
-Python that runs Temper, read-only; a private /work (its working directory), /tmp and /dev/shm of `spec.disk` bytes
+Python that runs Temper, read-only; a private /sandbox (its working directory), /tmp and /dev/shm of `spec.disk` bytes
 together, in memory; no network; nothing of the host's processes. All processes of a command end with it.
 
 The kernel is shared: this holds back code that a model wrote, not a tenant with an unpatched kernel exploit.
@@ -11,6 +11,7 @@ A backend belongs to one event loop.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import os
 import socket
@@ -22,7 +23,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from temper.core.blame import FaultError
-from temper.core.errors import MissingError, RefusedError
+from temper.core.errors import ConfigError, MissingError, RefusedError
 from temper.core.protocols import Enforcement
 from temper.core.task import SandboxSpec
 from temper.core.trace import Exit
@@ -40,8 +41,17 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 def create(config: Config | None = None) -> Backend:
-    """Starts the helper. Raises MissingError where it was not built, RefusedError where the kernel forbids sandboxes."""
+    """Starts the helper. Raises MissingError where it was not built, RefusedError where the kernel forbids it."""
     return Backend(config or Config())
+
+
+def probe() -> wire.Note:
+    """What the helper finds on this machine, without a backend. Raises as `create` does."""
+    process, control = _spawn([])
+    hello = _greeting(process, control)
+    control.close()
+    process.wait(_GRACE)
+    return hello
 
 
 def seccomp_filter() -> bytes:
@@ -70,9 +80,8 @@ class Backend:
 
     def __init__(self, config: Config) -> None:
         prefix = sys.base_prefix
-        shown = list(config.paths) if prefix.startswith("/usr") else [prefix, *config.paths]
         self._path = f"{prefix}/bin:/usr/local/bin:/usr/bin:/bin"
-        self.process, self._control = _spawn([str(Path(p).absolute()) for p in shown])
+        self.process, self._control = _spawn([prefix, *_checked(config.paths)])
         self.hello = _greeting(self.process, self._control)
         self._control.setblocking(False)
         self._gone: dict[int, asyncio.Future[None]] = {}
@@ -95,6 +104,8 @@ class Backend:
         """Ends all sandboxes and the launcher."""
         if self._loop is not None and self._control.fileno() >= 0:
             self._loop.remove_reader(self._control.fileno())
+        with contextlib.suppress(OSError):  # unlike a close, this also counts when a forked child has a copy
+            self._control.shutdown(socket.SHUT_RDWR)
         self._control.close()
         self._lost = self._lost or "the backend is closed"
         self._release()
@@ -184,7 +195,7 @@ class Local:
         self._spec = spec
         self._channel = channel
         self._gone = gone
-        home = {"HOME": "/work", "USER": "user", "LANG": "C.UTF-8", "TMPDIR": "/tmp", "PATH": path}
+        home = {"HOME": "/sandbox", "USER": "user", "LANG": "C.UTF-8", "TMPDIR": "/tmp", "PATH": path}
         self._env = {**home, "PYTHONDONTWRITEBYTECODE": "1", **spec.env}
 
     async def exec(
@@ -224,9 +235,20 @@ def _raise(reply: bytes, path: str, as_if: Mapping[int, int]) -> None:
         raise OSError(as_if.get(number, number), os.strerror(number), path)
 
 
+def _checked(paths: Sequence[str]) -> list[str]:
+    """Absolute paths to show. Raises ConfigError, MissingError."""
+    found = [Path(path).absolute() for path in paths]
+    for path in found:
+        if not path.exists():
+            raise MissingError(f"sandboxes local: paths names {path}, which is not there")
+        if path.parts[1:2] in (("tmp",), ("sandbox",), ("dev",), ("proc",), ("sys",)):
+            raise ConfigError(f"sandboxes local: /{path.parts[1]} is private in a sandbox: put {path} elsewhere")
+    return [str(path) for path in found]
+
+
 def _helper() -> Path:
     if not _HELPER.exists():
-        raise MissingError(f"no sandbox helper at {_HELPER}: run `python native/build.py`, or install the package again")
+        raise MissingError(f"no sandbox helper at {_HELPER}: run `python native/build.py`, or install Temper again")
     return _HELPER
 
 

@@ -7,7 +7,9 @@ one at a time. What the numbers of an exec reply mean is decided in `evidence`, 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
+import socket
 import struct
 from collections.abc import Mapping, Sequence
 
@@ -55,9 +57,10 @@ class Ending(Struct, frozen=True):
 
 
 def pack_open(number: int, spec: SandboxSpec) -> bytes:
-    inodes = 1024 + spec.disk // 4096
+    disk = max(spec.disk, 4096)  # to tmpfs, 0 means no limit
+    inodes = 1024 + disk // 4096
     cpu_ms = int(spec.cpu_seconds * 1000)
-    return _OPEN.pack(number, spec.memory, spec.disk, inodes, spec.file_size, spec.pids, cpu_ms, spec.output)
+    return _OPEN.pack(number, spec.memory, disk, inodes, spec.file_size, spec.pids, cpu_ms, spec.output)
 
 
 def unpack_note(packet: bytes) -> Note | str:
@@ -162,5 +165,7 @@ class Channel(asyncio.Protocol):
     def close(self) -> None:
         """The box ends, and everything in it, when its socket does."""
         self.failed = self.failed or "the sandbox is closed"
-        if self._transport is not None:
+        if self._transport is not None and not self._transport.is_closing():
+            with contextlib.suppress(OSError):  # unlike a close, this also counts when a forked child has a copy
+                self._transport.get_extra_info("socket").shutdown(socket.SHUT_RDWR)
             self._transport.abort()

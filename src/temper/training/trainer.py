@@ -138,9 +138,8 @@ class Trainer:
         at = (before >= 0) & (sum(v != 0 for v in weights.values()) > 0)  # (T,) bool, K true
         put = self._put
         hidden = self.policy.hidden(put(batch.ids), put(batch.positions), Packed(batch.lengths, batch.parents))
-        found, entropy = logprobs(
-            hidden[put(before[at])], self.policy.head, put(batch.ids[at]), self.config.temperature, entropy=True
-        )
+        wanted = hidden.index_select(0, put(before[at]))  # its backward is deterministic, that of hidden[...] is not
+        found, entropy = logprobs(wanted, self.policy.head, put(batch.ids[at]), self.config.temperature, entropy=True)
         streams = {k: put(v[at]).to(found.dtype) for k, v in batch.streams.items()}
         meter.observe(len(batch.ids), found.detach(), entropy, streams, self.version)
         total = found.new_zeros(())

@@ -11,14 +11,14 @@ def create(config):
 
 
 class Digits:
-    name = "digits"
+    name = "plugins.digits"
     levels = (1,)
 
     def tasks(self, split, level, seed=0):
         for n in itertools.count():
             yield Task(
                 id=f"digits-{split}-{n}",
-                domain="plugins.digits",
+                domain=self.name,
                 messages=(Message("user", "abcdefgh"[n % 8]),),
                 limits=Limits(turns=1, turn_tokens=8, tokens=16),
                 reference={},

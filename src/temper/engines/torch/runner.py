@@ -53,7 +53,7 @@ class Runner:
     def __init__(self, config: Config, policy: Policy) -> None:
         self.policy, self.version, self.stats = policy, 0, Stats()
         self.shape = Shape(policy.base.config, policy.head.dtype, policy.base.device)
-        self.rows = Rows(self.shape)
+        self.rows = Rows(self.shape, config.slots, config.row_mib << 20)
         self.tree: PrefixTree[Tensor] = PrefixTree((config.prefix_mib << 20) // self.shape.token_bytes, split)
         row_tokens = (config.row_mib << 20) // self.shape.token_bytes
         self.scheduler = Scheduler(config.slots, row_tokens, config.prefill_tokens, self.tree)
@@ -111,6 +111,8 @@ class Runner:
             self.scheduler.remember(request, self.rows.export)
             self.rows.free(request)
         self.scheduler.remove(request)
+        if not self.scheduler.running:
+            self.rows.shelves.clear()
 
     def publish(self, weights: Mapping[str, Tensor], version: int, mode: str) -> None:
         """Copy new weights in. Between two steps."""

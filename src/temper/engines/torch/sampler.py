@@ -53,7 +53,8 @@ def _mix(z: np.ndarray) -> np.ndarray:
 
 def _inverse(mass: Tensor, u: Tensor) -> Tensor:
     """The entry (N,) at which the running sum of mass (N, V) first passes u (N,) of the total."""
-    blocks = pad(mass, (0, -mass.shape[1] % _BLOCK)).view(len(u), -1, _BLOCK)
+    short = -mass.shape[1] % _BLOCK
+    blocks = (pad(mass, (0, short)) if short else mass).view(len(u), -1, _BLOCK)
     sums = blocks.sum(-1).double().cumsum(-1)  # (N, blocks)
     target = (u * sums[:, -1])[:, None]
     block = torch.searchsorted(sums, target, right=True).clamp_(max=sums.shape[1] - 1)  # (N, 1)

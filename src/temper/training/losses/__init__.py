@@ -43,4 +43,4 @@ def importance(
 def truncated(log_ratio: Tensor, cap: float = math.inf) -> Tensor:
     """exp(log_ratio), cut at `cap`: its value is min(r, cap), its gradient min(r, cap) times that of log_ratio."""
     held = log_ratio.detach()
-    return held.clamp(-LARGEST, min(math.log(cap), LARGEST)).exp() * (1 + log_ratio - held)
+    return held.clamp(-LARGEST, min(math.log(cap), LARGEST)).exp() * (1 + (log_ratio - held))

@@ -1,0 +1,67 @@
+"""What this machine enforces on sandboxes, and what to do to get more; for `temper doctor`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from temper.core.errors import MissingError, RefusedError
+from temper.core.protocols import Enforcement
+from temper.sandboxes import local
+
+Line = tuple[str, Enforcement, str]
+
+_CGROUP = "run as root, or below a delegated cgroup: systemd-run --user --scope -p Delegate=yes temper ..."
+_WHY = {
+    "isolation": "namespaces (user, mount, pid, network, ipc, uts, cgroup), seccomp, no capabilities",
+    "network": "an empty network namespace: loopback only",
+    "wall": "the helper kills the command's pid namespace at its deadline",
+    "output": "the helper kills at the limit",
+    "file_size": "RLIMIT_FSIZE",
+    "disk": "a tmpfs of that size",
+    "inodes": "a tmpfs with so many inodes",
+}
+_SWITCHES = {
+    "/proc/sys/kernel/apparmor_restrict_unprivileged_userns": (
+        "1",
+        "AppArmor keeps plain users from user namespaces: sudo sysctl kernel.apparmor_restrict_unprivileged_userns=0",
+    ),
+    "/proc/sys/kernel/unprivileged_userns_clone": (
+        "0",
+        "plain users may not make user namespaces: sudo sysctl kernel.unprivileged_userns_clone=1",
+    ),
+    "/proc/sys/user/max_user_namespaces": (
+        "0",
+        "user namespaces are switched off: sudo sysctl user.max_user_namespaces=10000",
+    ),
+}
+
+
+def report() -> list[Line]:
+    """One line a limit: what, how it is enforced, and why or what to do. Starts the helper to see."""
+    try:
+        hello = local.probe()
+    except (RefusedError, MissingError) as error:
+        return [("isolation", "none", str(error)), *(("user namespaces", "none", advice) for advice in forbidden())]
+    found: list[Line] = []
+    for what, enforcement in local.capabilities_of(hello).items():
+        found.append((what, enforcement, _WHY.get(what) or _counted(what, hello.cgroup, enforcement)))
+    return found
+
+
+def _counted(what: str, cgroup: int, enforcement: Enforcement) -> str:
+    """Why a limit that cgroups count holds or not."""
+    if what == "pids" and not cgroup:
+        return "RLIMIT_NPROC, counted by user namespace"
+    if enforcement == "hard":
+        return f"cgroup v{cgroup}"
+    sampled = {"memory": "RLIMIT_DATA for each process and a sampled sum", "cpu_seconds": "RLIMIT_CPU for each process"}
+    return f"{sampled[what]}; for a hard limit {_CGROUP}"
+
+
+def forbidden(switches: dict[str, tuple[str, str]] = _SWITCHES) -> list[str]:
+    """What the kernel's switches forbid, and how to allow it."""
+    found = []
+    for path, (forbids, advice) in switches.items():
+        if Path(path).exists() and Path(path).read_text().strip() == forbids:
+            found.append(advice)
+    return found
