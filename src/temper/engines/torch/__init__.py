@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """slots: requests that run at once. prefill_tokens: prompt tokens computed in one step beside the decoding ones.
 
-    row_mib: keys and values of running requests (admission waits for room). prefix_mib: those of finished prefixes.
+    row_mib: keys and values that running requests may come to need (admission waits for room); while rows grow, and
+    so move, up to twice that is taken for each power of two that is in use. prefix_mib: those of finished prefixes.
     """
 
     slots: int = 64

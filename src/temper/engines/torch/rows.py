@@ -106,7 +106,8 @@ class Shelf:
 class Rows:
     """All rows of an engine, `slots` at most.
 
-    Empty shelves keep their memory for reuse (fresh pages cost 0.3 s a GiB) while all are within `room` bytes.
+    Empty shelves keep their memory for reuse (fresh pages cost 0.3 s a GiB) while all are within `room` bytes, and no
+    shelf takes more than twice that.
     """
 
     def __init__(self, shape: Shape, slots: int, room: int) -> None:
@@ -133,7 +134,8 @@ class Rows:
             return
         capacity = max(_SMALLEST, 1 << (need - 1).bit_length())
         if capacity not in self.shelves:
-            self.shelves[capacity] = Shelf(self.shape, capacity, self.slots)
+            fit = 2 * self.room // (capacity * self.shape.token_bytes)  # each is charged for more than half a row
+            self.shelves[capacity] = Shelf(self.shape, capacity, min(self.slots, max(1, fit)))
         new = self.shelves[capacity].append(request)
         if old is not None:
             n = request.computed

@@ -111,8 +111,6 @@ class Runner:
             self.scheduler.remember(request, self.rows.export)
             self.rows.free(request)
         self.scheduler.remove(request)
-        if not self.scheduler.running:
-            self.rows.shelves.clear()
 
     def publish(self, weights: Mapping[str, Tensor], version: int, mode: str) -> None:
         """Copy new weights in. Between two steps."""
