@@ -22,6 +22,9 @@ from typing import NamedTuple
 _MOST = 200_000  # bits of a number that is computed exactly
 _NUMBER = r"(?:[0-9]{1,3}(?:,[0-9]{3})+(?![0-9])(?:\.[0-9]+)?|[0-9]+(?:\.[0-9]*)?|\.[0-9]+)"
 _TOKENS = re.compile(rf"\s*({_NUMBER}(?:[eE][+-]?[0-9]{{1,3}}(?![0-9]))?|\\frac|[-+*/^!(){{}}])")
+_FINISHED = re.compile(
+    rf"[-+]?(?:{_NUMBER}(?:/[0-9]+|[eE][+-]?[0-9]{{1,3}})?|\\frac\{{[0-9]+\}}\{{[0-9]+\}}|\([0-9]+\+[^()]*/[^()]*\))%?"
+)
 _QUANTITY = re.compile(rf"([-+]?\$?{_NUMBER}(?:/[0-9]+)?%?)(?: +[A-Za-z]{{3,}})+")
 _MATH_WORDS = re.compile(r"\b(and|or|sin|cos|tan|log|exp|sqrt|frac|inf|infinity|pi)\b")
 _REWRITES = [
@@ -61,7 +64,8 @@ def check(text: str, gold: str) -> tuple[str, str]:
     if not answer:
         return "none", ""
     try:
-        return ("right" if same(read(gold), read(answer), rational_equal) else "wrong"), answer
+        right = same(read(gold), read(answer), rational_equal)
+        return ("right" if right and (_carried_out(answer) or not _carried_out(gold)) else "wrong"), answer
     except UnsureError:
         return "unsure", answer
 
@@ -88,6 +92,11 @@ def extract(text: str) -> str:
         numbers = re.findall(rf"(?<![\w.])-?{_NUMBER}(?:/[0-9]+)?%?(?!\w)", line)
         return numbers[-1].rstrip(".") if numbers else ""
     return line
+
+
+def _carried_out(text: str) -> bool:
+    """Numbers, not sums of numbers: where 19 is asked for, 12+7 is the question and no answer."""
+    return all(_FINISHED.fullmatch(body.replace(" ", "")) for _, body in read(text).elements)
 
 
 def read(text: str) -> Form:
