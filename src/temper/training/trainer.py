@@ -44,10 +44,12 @@ LOSSES: dict[str, dict[str, Any]] = {
 class Config(optim.Config, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """`micro_tokens`: cap of a micro-batch. `temperature`: what was sampled at. `losses`: tables by component.
 
+    A token of a 135 M model in fp32 holds about 1.8 MB until its backward, and larger micro-batches are not faster.
+
     `losses` adds to or replaces entries of `LOSSES`, e.g. `losses.pg = {kind = "cispo", high = 0.3}`.
     """
 
-    micro_tokens: int = 4096
+    micro_tokens: int = 2048
     temperature: float = 1.0
     losses: dict[str, dict[str, Any]] = msgspec.field(default_factory=dict)
 

@@ -6,12 +6,19 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
+import torch
 
 from temper.core.trace import Group, Sample, Segment, Trace, Verdict
 from temper.models.load import Base, load
 from temper.models.lora import LoraConfig
 from temper.models.policy import Policy
 from temper.training.trainer import Config, Trainer
+
+
+@pytest.fixture(scope="session", autouse=True)
+def one_thread() -> None:
+    """At this size threads only wait for each other, for minutes where the machine is busy."""
+    torch.set_num_threads(1)
 
 
 @pytest.fixture(scope="session")
