@@ -179,15 +179,17 @@ static void keep_descriptors(struct box *box, int orders, const struct cgroup *g
 
 _Noreturn void box_main(int orders, const struct cgroup *group)
 {
-    char mapped;
+    int unmapped;
     struct frame frame;
     struct box box = {.control = -1};
-    int entered = group_join(group);
+    int outside = group_join(group) ? errno : 0;
     keep_descriptors(&box, orders, group);
-    if (recv(launcher, &mapped, 1, 0) != 1)
+    if (recv(launcher, &unmapped, sizeof unmapped, 0) != sizeof unmapped)
         _exit(1);
-    if (entered < 0)
+    if ((errno = outside))
         fail(&box, "enter the cgroup");
+    if ((errno = unmapped))
+        fail(&box, "map ids");
     settle(&box);
     box.work = open("/sandbox", O_PATH | O_DIRECTORY | O_CLOEXEC);
     srandom(getpid() ^ time(NULL));

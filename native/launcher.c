@@ -227,8 +227,8 @@ static void breed(void)
         box_main(ends[1], &group);
     }
     must(pid, "clone a box");
-    if (map_ids(pid) || send(ends[0], "", 1, MSG_NOSIGNAL) != 1)
-        kill(pid, SIGKILL); /* whoever gets it hears that it has gone */
+    int error = map_ids(pid) ? errno : 0;
+    send(ends[0], &error, sizeof error, MSG_NOSIGNAL);
     close(ends[1]);
     group_close(&group);
     memmove(boxes + spare_count + 1, boxes + spare_count, (box_count - spare_count) * sizeof *boxes);
