@@ -170,6 +170,7 @@ static void keep_descriptors(struct box *box, int orders, const struct cgroup *g
     int moved[4];
     for (int i = 0; i < 4; i++)
         moved[i] = kept[i] < 0 ? -1 : fcntl(kept[i], F_DUPFD_CLOEXEC, 64);
+    syscall(SYS_close_range, 3, 63, 0); /* also the launcher's own, whose end the owner must notice */
     for (int i = 0; i < 4; i++)
         moved[i] = moved[i] < 0 ? -1 : dup3(moved[i], 3 + i, O_CLOEXEC);
     syscall(SYS_close_range, 7, ~0u, 0);

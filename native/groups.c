@@ -79,8 +79,8 @@ static void remove_directories(int parent, int all)
             continue;
         DIR *inner = fdopendir(openat(parent, entry->d_name, OPEN_DIRECTORY));
         for (struct dirent *group; inner && (group = readdir(inner));)
-            if (group->d_name[0] != '.')
-                unlinkat(dirfd(inner), group->d_name, AT_REMOVEDIR); /* refused for files */
+            if (group->d_type == DT_DIR && group->d_name[0] != '.')
+                unlinkat(dirfd(inner), group->d_name, AT_REMOVEDIR);
         if (inner)
             closedir(inner);
         unlinkat(parent, entry->d_name, AT_REMOVEDIR);
@@ -235,7 +235,7 @@ void group_remove(uint64_t id)
 {
     char name[24];
     snprintf(name, sizeof name, "%llu", (unsigned long long)id);
-    for (int i = 0; i < 3; i++)
+    for (int i = 0; i < (version == 2 ? 1 : 3); i++)
         if (directories[i] >= 0)
             unlinkat(directories[i], name, AT_REMOVEDIR);
 }

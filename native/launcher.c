@@ -63,8 +63,8 @@ static _Noreturn void give_up(const char *what)
     uint32_t kind = FAILED;
     memcpy(text, &kind, sizeof kind);
     int size = snprintf(text + sizeof kind, sizeof text - sizeof kind, "%s: %s", what, strerror(errno));
-    send(control, text, sizeof kind + size, MSG_NOSIGNAL);
     groups_remove();
+    send(control, text, sizeof kind + size, MSG_NOSIGNAL);
     _exit(1);
 }
 

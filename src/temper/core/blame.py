@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Generator
 from typing import Literal
 
 from msgspec import Struct
@@ -98,7 +98,7 @@ class FaultError(Exception):
 
 
 @contextlib.contextmanager
-def boundary(what: str, where: str) -> Iterator[None]:
+def boundary(what: str, where: str) -> Generator[None]:
     """Attribute any exception that crosses this line to `what`; faults already attributed pass unchanged."""
     try:
         yield

@@ -66,7 +66,8 @@ def build(kind: type[T], tree: Any, where: str = "recipe") -> T:
         return msgspec.convert(tree, kind)
     except msgspec.ValidationError as error:
         text = str(error)
-        path = (re.search(r" - at `\$\.?(.*?)`", text) or [None, ""])[1]
+        at = re.search(r" - at `\$\.?(.*?)`", text)
+        path = at[1] if at else ""
         place = f"{where}: {path}" if path else where
         unknown = re.search(r"unknown field `(.*?)`", text)
         if unknown:

@@ -259,6 +259,8 @@ def _spawn(paths: Sequence[str]) -> tuple[subprocess.Popen[bytes], socket.socket
             [str(_helper()), "serve", str(theirs.fileno()), *paths],
             pass_fds=[theirs.fileno()],
             stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,  # else sandboxes would hold the owner's streams open
+            stderr=subprocess.DEVNULL,
             env={},
             cwd="/",
             start_new_session=True,  # Ctrl-C is for the owner
@@ -275,8 +277,11 @@ def _greeting(process: subprocess.Popen[bytes], control: socket.socket) -> wire.
     note = wire.unpack_note(packet) if packet else "the helper gave no answer"
     if isinstance(note, str):
         control.close()
-        process.kill()
-        process.wait()
+        try:
+            process.wait(5.0)  # it cleans up
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
         raise RefusedError(f"this machine does not let us make sandboxes ({note}): see `temper doctor`")
     return note
 
