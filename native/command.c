@@ -144,15 +144,22 @@ static _Noreturn void command_init(const struct box *box, char **argv, const int
         close(streams[i]);
     if (child < 0)
         broken("fork");
-    for (pid_t ended; (ended = waitpid(-1, &status, 0)) != child;)
-        if (ended < 0 && errno != EINTR)
+    pid_t reaped;
+    do {
+        siginfo_t ended;
+        if (waitid(P_ALL, 0, &ended, WEXITED | WNOWAIT))
             broken("wait");
+        if (ended.si_status && box->counters[IN_PIDS] < 0) { /* was it the limit? the dead still count, until reaped */
+            uint64_t tasks = usage_of_all("/proc").tasks;
+            ending.tasks = tasks > ending.tasks ? tasks : ending.tasks;
+        }
+        reaped = waitpid(ended.si_pid, &status, 0);
+    } while (reaped != child);
     getrusage(RUSAGE_CHILDREN, &used);
     ending.status = status;
     ending.peak_memory = (uint64_t)used.ru_maxrss << 10;
     ending.cpu_us = (used.ru_utime.tv_sec + used.ru_stime.tv_sec) * 1000000ull;
     ending.cpu_us += used.ru_utime.tv_usec + used.ru_stime.tv_usec;
-    ending.tasks = status && box->counters[IN_PIDS] < 0 ? usage_of_all("/proc").tasks : 0;
     _exit(write(tell, &ending, sizeof ending) != sizeof ending);
 }
 
