@@ -1,0 +1,1 @@
+"""The driver: a recipe becomes stages, stages meet engines, sandboxes and verifiers, and all of it can be resumed."""

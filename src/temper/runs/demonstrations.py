@@ -1,0 +1,56 @@
+"""Gold answers played through the real environments: traces for SFT, and worked examples for prompts."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+
+from temper.core.errors import ConfigError
+from temper.core.protocols import SamplingParams
+from temper.core.task import Message, Split, Task
+from temper.core.trace import Trace
+from temper.engines.scripted import ScriptedChat
+from temper.runs.workshop import Workshop
+
+AT_ONCE = 16
+
+
+async def played(shop: Workshop, counts: dict[str, int], split: Split = "train", start: int = 0) -> list[Trace]:
+    """The first `counts[domain]` tasks of each domain, solved by their gold answers; ConfigError if one fails."""
+    room = asyncio.Semaphore(AT_ONCE)
+
+    async def play(task: Task, number: int) -> Trace:
+        async with room:
+            model = ScriptedChat(shop.domains[task.domain].gold(task), shop.chat)
+            trace, verdict = await shop.attempt(task, model, SamplingParams(), f"gold-{task.domain}-{number}")
+        if verdict.masked or verdict.score < 1:
+            why = verdict.evidence[0].text if verdict.evidence else verdict.why
+            raise ConfigError(f"the gold answer of {task.id} does not pass its verifier ({verdict.why}): {why}")
+        return trace
+
+    tasks = [
+        (task, number)
+        for domain, count in counts.items()
+        for number, task in enumerate(itertools.islice(shop.tasks(domain, split, start), count))
+    ]
+    plays = [asyncio.create_task(play(task, number)) for task, number in tasks]
+    try:
+        for done, finished in enumerate(asyncio.as_completed(plays), 1):
+            await finished
+            shop.progress(done, len(plays))
+    finally:
+        for unfinished in plays:
+            unfinished.cancel()
+    return [p.result() for p in plays]
+
+
+async def examples(shop: Workshop, count: int) -> dict[str, list[tuple[Message, ...]]]:
+    """`count` worked examples of each domain, as conversations."""
+    traces = await played(shop, dict.fromkeys(shop.domains, count))
+    return {d: [t.messages() for t in traces if t.domain == d] for d in shop.domains}
+
+
+def by_share(shop: Workshop, total: int) -> dict[str, int]:
+    """`total` split over the domains by their shares, each at least one."""
+    weight = sum(shop.shares.values())
+    return {d: max(1, round(total * share / weight)) for d, share in shop.shares.items()}

@@ -1,0 +1,118 @@
+"""From recipe to report: evaluate the base, run each stage, evaluate again; a resumed run skips what is done."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import time
+from collections.abc import Awaitable, Callable
+from functools import partial
+from pathlib import Path
+
+from msgspec import Struct
+
+from temper.core import config, registry
+from temper.core.errors import CorruptError
+from temper.core.protocols import Sink
+from temper.evaluation import scorecard
+from temper.evaluation.outcome import Outcome
+from temper.runs.assess import assess
+from temper.runs.recipe import Recipe
+from temper.runs.workshop import Workshop, opened
+from temper.store.run import RunDirectory
+from temper.training import trainer
+
+
+class Done(Struct, frozen=True):
+    """A part of the run that need not be done again, and the version of the weights after it."""
+
+    what: str
+    version: int
+
+
+async def start(recipe: Recipe, path: Path, sinks: list[Sink]) -> Path:
+    """Run `recipe` in the new directory `path`; gives the path of report.json."""
+    with RunDirectory.create(path, recipe) as run:
+        return await _go(recipe, run, sinks)
+
+
+async def resume(path: Path, sinks: list[Sink]) -> Path:
+    """Go on with a run that was stopped or killed."""
+    with RunDirectory.open(path) as run:
+        return await _go(config.build(Recipe, run.recipe, str(path / "recipe.json")), run, sinks)
+
+
+async def _go(recipe: Recipe, run: RunDirectory, sinks: list[Sink]) -> Path:
+    began = time.time()
+    async with opened(recipe, run, sinks) as shop:
+        installed = began - float(os.environ.get("TEMPER_STARTED", began))  # make says when its first command began
+        shop.event("process", str(os.getpid()), "took up the run", seconds_before=installed)
+        await _part(shop, "evaluate-base", partial(assess, shop, "base", recipe.evaluation.examples))
+        for table in recipe.stages:
+            module, settings = registry.configure("runs.stages", table)
+            await _part(shop, table["kind"], partial(module.run, shop, settings), trains=True)
+            await _part(shop, f"evaluate-{table['kind']}", partial(assess, shop, table["kind"]))
+        _report(shop)
+        return run.path / "report.json"
+
+
+async def _part(shop: Workshop, what: str, work: Callable[[], Awaitable[None]], trains: bool = False) -> None:
+    log = shop.run.log("done", Done)
+    before = next((d for d in log if d.what == what), None)
+    if before:
+        if trains:
+            await _adopt(shop, before)
+        return
+    shop.event("part", what, "started")
+    await work()
+    log.append(Done(what, shop.version))
+    shop.event("part", what, "finished")
+
+
+async def _adopt(shop: Workshop, stage: Done) -> None:
+    """Take over the weights of a stage that an earlier process finished."""
+    folder = shop.latest(stage.what)
+    if folder is None:
+        raise CorruptError(
+            f"stage {stage.what} of {shop.run.path} is done, but no checkpoint of it is whole: run it anew"
+        )
+    await shop.computed(trainer.Trainer(shop.policy, trainer.Config()).load, folder / "trainer")
+    await shop.publish(stage.version)
+
+
+def _report(shop: Workshop) -> None:
+    recipe, run = shop.recipe, shop.run
+    curve: dict[str, list[tuple[int, float]]] = {}
+    for record in run.metrics:
+        for key, value in record.values.items():
+            if record.stage == "rl" and key.startswith("reward/"):
+                curve.setdefault(key.removeprefix("reward/"), []).append((record.step, value))
+    facts = scorecard.Facts(
+        name=recipe.name,
+        model=recipe.model.base,
+        commit=_commit(),
+        wall_s=_seconds(run),
+        examples=recipe.evaluation.examples,
+        unaudited=recipe.unaudited,
+        settings={"seed": recipe.seed},
+    )
+    scorecard.write(run, list(run.log("outcomes", Outcome)), facts, curve)
+
+
+def _seconds(run: RunDirectory) -> float:
+    """From the first command to the end, time between processes left out."""
+    total = last = 0.0
+    for event in run.events:
+        if event.what == "process":
+            total, last = total + last + event.data["seconds_before"], 0.0
+        last = max(last, event.when)
+    return total + last
+
+
+def _commit() -> str:
+    """The checkout that this package runs from, "" outside one."""
+    head = ["git", "-C", str(Path(__file__).parent), "rev-parse", "HEAD"]
+    try:
+        return subprocess.run(head, capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return ""

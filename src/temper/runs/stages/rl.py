@@ -1,0 +1,227 @@
+"""Asynchronous reinforcement learning: samples run while tools and verifiers work and while the trainer computes.
+
+What may start, which groups are trained and what is held is decided by `scheduling.pacing`; this file carries it out.
+Nothing finished is lost: a rollout is on disk before it counts, a group counts as trained when the checkpoint of its
+step is, and a resumed run goes on from there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import Iterator
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+from temper.core.blame import TABLE
+from temper.core.errors import BackendError, DeadlineError
+from temper.core.protocols import SamplingParams
+from temper.core.task import Task
+from temper.core.trace import Group, Sample, Trace, Verdict
+from temper.runs.workshop import Workshop
+from temper.scheduling import pacing
+from temper.scheduling.pacing import Pacing, Ticket, Wait
+from temper.training import trainer
+from temper.training.stages import rl
+
+BROKEN = 30  # masked rollouts in a row after which something is broken for good, and the run stops and says so
+
+
+class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """publish: what running requests do with their cache when new weights come, `recompute` or `keep`.
+
+    patience: seconds without a finished sample or step after which the run stops and says what it waits for.
+    """
+
+    steps: int = 20
+    pacing: pacing.Config = pacing.Config()
+    update: rl.Config = rl.Config()
+    trainer: trainer.Config = trainer.Config()
+    sampling: SamplingParams = SamplingParams()
+    publish: str = "recompute"
+    patience: float = 900.0
+    checkpoint_every: int = 1
+
+
+class Opened(Struct, frozen=True, kw_only=True):
+    """A group was opened on the `index`-th task of a domain's stream."""
+
+    group: int
+    domain: str
+    index: int
+
+
+class Rollout(Struct, frozen=True, kw_only=True):
+    """A graded rollout that may be trained on: its trace and verdict are in their logs under `trace`."""
+
+    group: int
+    slot: int
+    trace: str
+
+
+class Progress(Struct, frozen=True, kw_only=True):
+    """What a checkpoint says of the stage: groups trained so far."""
+
+    trained: list[int]
+
+
+async def run(shop: Workshop, config: Config) -> None:
+    await _Rl(shop, config).run()
+
+
+class _Rl:
+    def __init__(self, shop: Workshop, config: Config) -> None:
+        self.shop, self.config = shop, config
+        heat = config.sampling.temperature or 1.0  # behaviour log-probs are those at the sampling temperature
+        self.trainer = trainer.Trainer(shop.policy, replace(config.trainer, temperature=heat))
+        self.trainer.version = shop.version
+        self.until = shop.version + config.steps
+        self.opened = shop.run.log("groups", Opened)
+        self.rollouts = shop.run.log("rollouts", Rollout)
+        self.tasks: dict[int, Task] = {}
+        self.samples: dict[int, dict[int, Sample]] = {}
+        self.trained: list[int] = []
+        self.running: dict[asyncio.Task[tuple[Trace, Verdict]], Ticket] = {}
+        self.streams: dict[str, Iterator[Task]] = {}
+        self.cursor = dict.fromkeys(shop.domains, 0)
+        self.masked = 0  # in a row
+
+    async def run(self) -> None:
+        saved = self.shop.latest("rl")
+        if saved:
+            await self.shop.computed(self.trainer.load, saved / "trainer")
+            self.trained = msgspec.json.decode((saved / "progress.json").read_bytes(), type=Progress).trained
+        self.pacing = Pacing(self.config.pacing, self.shop.shares, self.trainer.version, self.until)
+        self._restore()
+        await self.shop.publish(self.trainer.version, self.config.publish)
+        try:
+            while self.pacing.version < self.until:
+                self._admit()
+                chosen = self.pacing.batch()
+                if isinstance(chosen, Wait):
+                    await self._finish_one(chosen.why)
+                else:
+                    await self._step(chosen)
+        finally:
+            for task in self.running:
+                task.cancel()
+            await asyncio.gather(*self.running, return_exceptions=True)
+
+    def _restore(self) -> None:
+        """Groups that were open when the last process ended, with their finished rollouts."""
+        trained = set(self.trained)
+        groups = {o.group: o for o in self.opened}
+        for record in groups.values():
+            self.pacing.opened[record.domain] += 1
+            self.cursor[record.domain] = max(self.cursor[record.domain], record.index + 1)
+            self.pacing.next_group = max(self.pacing.next_group, record.group + 1)
+        left = {g: o for g, o in groups.items() if g not in trained}
+        if not left:
+            return
+        wanted = {r.trace: r for r in self.rollouts if r.group in left}
+        traces = {t.id: t for t in self.shop.run.traces if t.id in wanted}
+        verdicts = {v.trace: v for v in self.shop.run.verdicts if v.trace in wanted}
+        for trace_id, record in wanted.items():
+            sample = Sample(traces[trace_id], verdicts[trace_id])
+            self.samples.setdefault(record.group, {})[record.slot] = sample
+        for number, record in sorted(left.items()):
+            self.tasks[number] = next(self.shop.tasks(record.domain, "train", record.index))
+            done = self.samples.setdefault(number, {})
+            versions = {slot: min(s.trace.oldest_version, self.pacing.version) for slot, s in done.items()}
+            self.pacing.restore(number, record.domain, versions)
+        self.shop.event("resumed", "rl", f"{len(wanted)} finished rollouts of {len(left)} open groups are kept")
+
+    def _admit(self) -> None:
+        while isinstance(ticket := self.pacing.admit(), Ticket):
+            if ticket.group not in self.tasks:
+                self._open(ticket)
+            task = self.tasks[ticket.group]
+            name = f"rl-{ticket.group}-{ticket.slot}-{ticket.attempt}"
+            params = replace(self.config.sampling, seed=_seed(self.shop.recipe.seed, name))
+            work = self.shop.attempt(task, self.shop.model, params, name)
+            self.running[asyncio.create_task(work, name=name)] = ticket
+
+    def _open(self, ticket: Ticket) -> None:
+        domain = ticket.domain
+        if domain not in self.streams:
+            self.streams[domain] = self.shop.tasks(domain, "train", self.cursor[domain])
+        self.tasks[ticket.group] = next(self.streams[domain])
+        self.samples[ticket.group] = {}
+        self.opened.append(Opened(group=ticket.group, domain=domain, index=self.cursor[domain]))
+        self.cursor[domain] += 1
+
+    async def _finish_one(self, why: str) -> None:
+        done, _ = await asyncio.wait(self.running, timeout=self.config.patience, return_when=asyncio.FIRST_COMPLETED)
+        if not done:
+            names = ", ".join(sorted(t.get_name() for t in self.running)[:5])
+            raise DeadlineError(
+                f"no rollout ended in {self.config.patience:g} s; the step waits for {why}; running: {names}"
+            )
+        for task in done:
+            ticket = self.running.pop(task)
+            self._record(ticket, *task.result())
+
+    def _record(self, ticket: Ticket, trace: Trace, verdict: Verdict) -> None:
+        self.shop.run.traces.append(trace)
+        self.shop.run.verdicts.append(verdict)
+        if verdict.masked:
+            self._mask(ticket, trace.id, verdict)
+            return
+        self.masked = 0
+        self.rollouts.append(Rollout(group=ticket.group, slot=ticket.slot, trace=trace.id))
+        if ticket.group in self.pacing.groups:
+            self.samples[ticket.group][ticket.slot] = Sample(trace, verdict)
+            self.pacing.finished(ticket, trace.oldest_version)
+        self.shop.event("rollout", trace.id, trace.stop, domain=ticket.domain, reward=verdict.reward)
+
+    def _mask(self, ticket: Ticket, trace: str, verdict: Verdict) -> None:
+        """A rollout that nobody learns from: it alone is run again, or its task is taken out."""
+        decision = self.pacing.failed(ticket, quarantine=TABLE[verdict.why].training == "quarantine")
+        detail = verdict.evidence[0].text if verdict.evidence else ""
+        why = f"{verdict.why}, blame {verdict.blame}: {detail}"
+        self.shop.event(decision.split(":")[0], trace, f"{why}; {decision}", domain=ticket.domain)
+        if ticket.group not in self.pacing.groups:
+            self.samples.pop(ticket.group, None)
+        self.masked += 1
+        if self.masked >= BROKEN:
+            raise BackendError(
+                f"{self.masked} rollouts in a row could not be graded, the last of domain {ticket.domain}: {why}. "
+                f"Nothing finished is lost; mend it and go on with: temper run --resume {self.shop.run.path}"
+            )
+
+    async def _step(self, chosen: list[int]) -> None:
+        groups = [self._group(number) for number in chosen]
+        metrics = await self.shop.computed(rl.step, self.trainer, groups, self.config.update)
+        self.trained += chosen
+        self.pacing.trained(chosen)
+        if self.trainer.version % self.config.checkpoint_every == 0 or self.trainer.version == self.until:
+            await self._checkpoint()
+        await self.shop.publish(self.trainer.version, self.config.publish)
+        self.shop.metrics("rl", self.trainer.version, metrics | _summary(groups))
+        self.shop.progress(self.config.steps + self.trainer.version - self.until, self.config.steps)
+        for number in chosen:
+            del self.samples[number], self.tasks[number]
+
+    def _group(self, number: int) -> Group:
+        task = self.tasks[number]
+        samples = tuple(self.samples[number][slot] for slot in sorted(self.samples[number]))
+        return Group(task.id, task.domain, samples)
+
+    async def _checkpoint(self) -> None:
+        with self.shop.run.checkpoint(f"rl-{self.trainer.version:06d}") as folder:
+            await self.shop.computed(self.trainer.save, folder / "trainer")
+            (folder / "progress.json").write_bytes(msgspec.json.encode(Progress(trained=self.trained)))
+
+
+def _seed(seed: int, name: str) -> int:
+    return int.from_bytes(hashlib.sha256(f"{seed}:{name}".encode()).digest()[:6], "big")
+
+
+def _summary(groups: list[Group]) -> dict[str, float]:
+    """Mean reward by domain of one step's groups."""
+    rewards: dict[str, list[float]] = {}
+    for group in groups:
+        rewards.setdefault(f"reward/{group.domain}", []).extend(s.verdict.reward for s in group.samples)
+    return {key: sum(values) / len(values) for key, values in sorted(rewards.items())}
