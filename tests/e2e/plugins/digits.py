@@ -20,7 +20,7 @@ class Digits:
                 id=f"digits-{split}-{n}",
                 domain=self.name,
                 messages=(Message("user", "abcdefgh"[n % 8]),),
-                limits=Limits(turns=1, turn_tokens=8, tokens=16),
+                limits=Limits(turns=1, turn_tokens=16, tokens=17),
                 reference={},
                 split=split,
                 provenance=Provenance(source="test"),
