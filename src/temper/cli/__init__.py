@@ -7,7 +7,8 @@ import sys
 
 import typer
 
-from temper.core.errors import TemperError
+from temper.core.blame import FaultError
+from temper.core.errors import BackendError, TemperError
 
 app = typer.Typer(
     help="Post-train a language model on verifiable tasks in sandboxes: `temper run quickstart` shows all of it.",
@@ -30,3 +31,6 @@ def main() -> None:
     except TemperError as error:
         typer.secho(f"error: {error}", fg="red", err=True)
         sys.exit(error.exit_code)
+    except FaultError as error:  # of ours, outside any episode: the engine, say
+        typer.secho(f"error: {error}", fg="red", err=True)
+        sys.exit(BackendError.exit_code)

@@ -29,7 +29,6 @@ class LoraConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     rank: int = 16
     alpha: float = 32.0
     targets: tuple[str, ...] = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
-    seed: int = 0
 
 
 class LoraLinear(nn.Module):
@@ -51,9 +50,9 @@ class LoraLinear(nn.Module):
         return y.addmm(nn.functional.linear(flat, self.lora_A), self.lora_B.T, alpha=self.scale).view(*x.shape[:-1], -1)
 
 
-def attach(body: nn.Module, config: LoraConfig) -> None:
-    """Replace the target layers of a decoder in place. Raises ConfigError when a target matches nothing."""
-    generator = torch.Generator().manual_seed(config.seed)
+def attach(body: nn.Module, config: LoraConfig, seed: int = 0) -> None:
+    """Replace the target layers of a decoder in place; `seed` draws A. Raises ConfigError for an unmatched target."""
+    generator = torch.Generator().manual_seed(seed)
     found = [
         (parent, child, linear)
         for parent in body.modules()

@@ -33,12 +33,13 @@ class Policy:
         trainable: bool = False,
         *,
         full: bool = False,
+        seed: int = 0,
     ) -> None:
         self.base, self.adapter = base, adapter
         owns_all = adapter is None and (trainable or full)
         self.body, self._head = _build(base, copy=owns_all)
         if adapter is not None:
-            lora.attach(self.body, adapter)
+            lora.attach(self.body, adapter, seed)
         for name, parameter in self.body.named_parameters():
             parameter.requires_grad_(trainable and (owns_all or ".lora_" in name))
         if self._head is not None:

@@ -6,6 +6,7 @@ import itertools
 
 import msgspec
 
+from temper.core.errors import ConfigError
 from temper.core.task import Task
 from temper.core.trace import Trace, Verdict
 from temper.evaluation.outcome import Outcome
@@ -46,6 +47,13 @@ async def assess(shop: Workshop, label: str, count: int = 0) -> None:
 
 
 def heldout(shop: Workshop) -> list[Task]:
-    """The held-out tasks of the recipe, the same ones each time."""
-    counts = by_share(shop, shop.recipe.evaluation.tasks)
-    return [t for d, n in counts.items() for t in itertools.islice(shop.tasks(d, "heldout"), n)]
+    """The held-out tasks of the recipe, the same ones each time. Raises ConfigError where a domain has too few."""
+    found: list[Task] = []
+    for domain, wanted in by_share(shop, shop.recipe.evaluation.tasks).items():
+        tasks = list(itertools.islice(shop.tasks(domain, "heldout"), wanted))
+        if len(tasks) < wanted:
+            raise ConfigError(
+                f"{domain} has {len(tasks)} held-out tasks at this level, not {wanted}: lower evaluation.tasks"
+            )
+        found += tasks
+    return found

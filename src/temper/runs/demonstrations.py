@@ -7,7 +7,7 @@ import itertools
 
 from temper.core.errors import ConfigError
 from temper.core.protocols import SamplingParams
-from temper.core.task import Message, Split, Task
+from temper.core.task import Message, Task
 from temper.core.trace import Trace
 from temper.engines.scripted import ScriptedChat
 from temper.runs.workshop import Workshop
@@ -15,8 +15,8 @@ from temper.runs.workshop import Workshop
 AT_ONCE = 16
 
 
-async def played(shop: Workshop, counts: dict[str, int], split: Split = "train", start: int = 0) -> list[Trace]:
-    """The first `counts[domain]` tasks of each domain, solved by their gold answers; ConfigError if one fails."""
+async def played(shop: Workshop, counts: dict[str, int]) -> list[Trace]:
+    """The first `counts[domain]` training tasks of each, solved by their gold answers; ConfigError if one fails."""
     room = asyncio.Semaphore(AT_ONCE)
 
     async def play(task: Task, number: int) -> Trace:
@@ -31,7 +31,7 @@ async def played(shop: Workshop, counts: dict[str, int], split: Split = "train",
     tasks = [
         (task, number)
         for domain, count in counts.items()
-        for number, task in enumerate(itertools.islice(shop.tasks(domain, split, start), count))
+        for number, task in enumerate(itertools.islice(shop.tasks(domain, "train"), count))
     ]
     plays = [asyncio.create_task(play(task, number)) for task, number in tasks]
     try:

@@ -97,4 +97,7 @@ def _check(recipe: Recipe) -> None:
     for stage in recipe.stages:
         registry.configure("runs.stages", stage)
     for domain in recipe.domains:
-        registry.configure("domains", {"kind": domain.kind, **domain.settings})
+        module, settings = registry.configure("domains", {"kind": domain.kind, **domain.settings})
+        levels = module.create(settings).levels
+        if domain.level not in levels:
+            raise ConfigError(f"domain {domain.kind!r} has the levels {levels}, not {domain.level}")

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import itertools
 import random
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -97,15 +97,11 @@ class Workshop:
         """Run `work` on the compute thread, in turn with the engine's steps."""
         return await asyncio.get_running_loop().run_in_executor(self.compute, work, *args)
 
-    def tasks(self, domain: str, split: Split, start: int = 0) -> Iterator[Task]:
-        """The domain's stream at the recipe's level and seed, from its `start`-th task on. Raises ConfigError."""
-        for task in itertools.islice(
-            self.domains[domain].tasks(split, self.levels[domain], self.recipe.seed), start, None
-        ):
+    def tasks(self, domain: str, split: Split) -> Iterator[Task]:
+        """The domain's stream at the recipe's level and seed. Raises ConfigError for tasks of another domain."""
+        for task in self.domains[domain].tasks(split, self.levels[domain], self.recipe.seed):
             if task.domain != domain:
-                raise ConfigError(
-                    f"domain {domain} gives tasks that say they are of {task.domain!r}; they must say {domain!r}"
-                )
+                raise ConfigError(f"domain {domain} gives tasks that say they are of {task.domain!r}")
             yield task
 
     async def attempt(
@@ -153,7 +149,7 @@ async def opened(recipe: Recipe, run: RunDirectory, sinks: list[Sink]) -> AsyncI
         )
         stack.push_async_callback(shop.engine.close)
         shop.model = EngineChat(shop.engine, shop.chat, name="policy")
-        shop.policy = await shop.computed(Policy, shop.base, adapter, True)
+        shop.policy = await shop.computed(partial(Policy, shop.base, adapter, True, seed=recipe.seed))
         shop.event("ready", recipe.model.base)
         yield shop
 

@@ -80,9 +80,9 @@ def test_any_groups_give_finite_streams(rewards, group):
 
 
 def test_the_plan_is_a_function_of_the_seed_and_drops_nothing(demonstrations):
-    config = sft.Config(epochs=3, batch=5, seed=4)
-    steps = sft.plan(demonstrations, config)
-    assert [[t.id for t in s] for s in steps] == [[t.id for t in s] for s in sft.plan(demonstrations, config)]
+    config = sft.Config(epochs=3, batch=5)
+    steps = sft.plan(demonstrations, config, seed=4)
+    assert [[t.id for t in s] for s in steps] == [[t.id for t in s] for s in sft.plan(demonstrations, config, seed=4)]
     assert [len(s) for s in steps] == [5] * 7 + [1]
     seen = sorted(t.id for s in steps for t in s)
     assert seen == sorted(t.id for t in demonstrations * 3)

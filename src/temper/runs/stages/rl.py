@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import itertools
 from collections.abc import Iterator
 
 import msgspec
@@ -16,7 +17,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from temper.core.blame import TABLE
-from temper.core.errors import BackendError, DeadlineError
+from temper.core.errors import BackendError, ConfigError, DeadlineError
 from temper.core.protocols import SamplingParams
 from temper.core.task import Task
 from temper.core.trace import Group, Sample, Trace, Verdict
@@ -87,6 +88,8 @@ class _Rl:
         self.streams: dict[str, Iterator[Task]] = {}
         self.cursor = dict.fromkeys(shop.domains, 0)
         self.masked = 0  # in a row
+        self.held = ""
+        self.since = shop.clock()
 
     async def run(self) -> None:
         saved = self.shop.latest("rl")
@@ -127,7 +130,7 @@ class _Rl:
             sample = Sample(traces[trace_id], verdicts[trace_id])
             self.samples.setdefault(record.group, {})[record.slot] = sample
         for number, record in sorted(left.items()):
-            self.tasks[number] = next(self.shop.tasks(record.domain, "train", record.index))
+            self.tasks[number] = next(self._stream(record.domain, record.index))
             done = self.samples.setdefault(number, {})
             versions = {slot: min(s.trace.oldest_version, self.pacing.version) for slot, s in done.items()}
             self.pacing.restore(number, record.domain, versions)
@@ -146,13 +149,29 @@ class _Rl:
     def _open(self, ticket: Ticket) -> None:
         domain = ticket.domain
         if domain not in self.streams:
-            self.streams[domain] = self.shop.tasks(domain, "train", self.cursor[domain])
+            self.streams[domain] = self._stream(domain, self.cursor[domain])
         self.tasks[ticket.group] = next(self.streams[domain])
         self.samples[ticket.group] = {}
         self.opened.append(Opened(group=ticket.group, domain=domain, index=self.cursor[domain]))
         self.cursor[domain] += 1
 
+    def _stream(self, domain: str, start: int) -> Iterator[Task]:
+        """Training tasks from the `start`-th on; a stream that ends begins again."""
+
+        def rounds() -> Iterator[Task]:
+            while True:
+                task = None
+                for task in self.shop.tasks(domain, "train"):
+                    yield task
+                if task is None:
+                    raise ConfigError(f"domain {domain} has no training tasks at level {self.shop.levels[domain]}")
+
+        return itertools.islice(rounds(), start, None)
+
     async def _finish_one(self, why: str) -> None:
+        if why.startswith("hold") and why != self.held:
+            self.held = why
+            self.shop.event("wait", "rl", why)
         done, _ = await asyncio.wait(self.running, timeout=self.config.patience, return_when=asyncio.FIRST_COMPLETED)
         if not done:
             names = ", ".join(sorted(t.get_name() for t in self.running)[:5])
@@ -199,6 +218,11 @@ class _Rl:
         if self.trainer.version % self.config.checkpoint_every == 0 or self.trainer.version == self.until:
             await self._checkpoint()
         await self.shop.publish(self.trainer.version, self.config.publish)
+        now = self.shop.clock()
+        tokens = metrics["tokens"] + sum(
+            s.trace.cost.tokens_in + s.trace.cost.tokens_out for g in groups for s in g.samples
+        )
+        metrics["tokens_per_second"], self.since = tokens / (now - self.since), now
         self.shop.metrics("rl", self.trainer.version, metrics | _summary(groups))
         self.shop.progress(self.config.steps + self.trainer.version - self.until, self.config.steps)
         for number in chosen:

@@ -25,9 +25,11 @@ async def run(shop: Workshop, config: Config) -> None:
     if saved:
         await shop.computed(learner.load, saved / "trainer")
         shop.event("resumed", "sft", f"at step {learner.version}")
-    steps = sft.plan(await played(shop, by_share(shop, config.demonstrations)), config.data)
+    demonstrations = await played(shop, by_share(shop, config.demonstrations))
+    steps = sft.plan(demonstrations, config.data, shop.recipe.seed)
     for traces in steps[learner.version :]:
         values = await shop.computed(sft.step, learner, traces, config.data)
+        values["tokens_per_second"] = values["tokens"] / values["seconds"]
         shop.metrics("sft", learner.version, values)
         shop.progress(learner.version, len(steps))
         if learner.version % config.checkpoint_every == 0 or learner.version == len(steps):

@@ -2,7 +2,7 @@
 
 The order of the data is a pure function of the seed, so the number of steps taken is the whole cursor:
 
-    for traces in plan(demonstrations, config)[steps_done:]:
+    for traces in plan(demonstrations, config, seed)[steps_done:]:
         metrics = step(trainer, traces, config)
 """
 
@@ -25,12 +25,11 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     epochs: int = 1
     batch: int = 16
-    seed: int = 0
 
 
-def plan(demonstrations: Sequence[Trace], config: Config) -> list[list[Trace]]:
+def plan(demonstrations: Sequence[Trace], config: Config, seed: int) -> list[list[Trace]]:
     """The batches of all steps: each epoch shuffled anew, epochs joined, the last batch may be smaller."""
-    rng = np.random.default_rng(config.seed)
+    rng = np.random.default_rng(seed)
     order = np.concatenate([rng.permutation(len(demonstrations)) for _ in range(config.epochs)])
     return [[demonstrations[i] for i in order[at : at + config.batch]] for at in range(0, len(order), config.batch)]
 
