@@ -76,6 +76,7 @@ def test_a_recipe_runs_from_start_to_report(recipe, tmp_path):
     assert (tmp_path / "tiny" / "report.png").read_bytes().startswith(b"\x89PNG")
     run = RunDirectory.view(tmp_path / "tiny")
     assert len(trained_groups(run)) == 4 * 2
+    assert min(o.index for o in run.log("groups", Opened)) == 16, "RL begins after the tasks that SFT has shown"
 
 
 @pytest.mark.slow

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import itertools
 
+from msgspec import Struct
+
 from temper.core.errors import ConfigError
 from temper.core.protocols import SamplingParams
 from temper.core.task import Message, Task
@@ -13,6 +15,13 @@ from temper.engines.scripted import ScriptedChat
 from temper.runs.workshop import Workshop
 
 AT_ONCE = 16
+
+
+class Shown(Struct, frozen=True):
+    """The first `count` training tasks of a domain were shown with their answers: RL begins after them."""
+
+    domain: str
+    count: int
 
 
 async def played(shop: Workshop, counts: dict[str, int]) -> list[Trace]:

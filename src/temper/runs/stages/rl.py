@@ -21,6 +21,7 @@ from temper.core.errors import BackendError, ConfigError, DeadlineError
 from temper.core.protocols import SamplingParams
 from temper.core.task import Task
 from temper.core.trace import Group, Sample, Trace, Verdict
+from temper.runs.demonstrations import Shown
 from temper.runs.workshop import Workshop
 from temper.scheduling import pacing
 from temper.scheduling.pacing import Pacing, Ticket, Wait
@@ -87,6 +88,7 @@ class _Rl:
         self.running: dict[asyncio.Task[tuple[Trace, Verdict]], Ticket] = {}
         self.streams: dict[str, Iterator[Task]] = {}
         self.cursor = dict.fromkeys(shop.domains, 0)
+        self.cursor |= {shown.domain: shown.count for shown in shop.run.log("shown", Shown)}
         self.masked = 0  # in a row
         self.held = ""
         self.since = shop.clock()

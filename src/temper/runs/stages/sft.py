@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from temper.runs.demonstrations import by_share, played
+from temper.runs.demonstrations import Shown, by_share, played
 from temper.runs.workshop import Workshop
 from temper.training import trainer
 from temper.training.stages import sft
@@ -25,7 +25,10 @@ async def run(shop: Workshop, config: Config) -> None:
     if saved:
         await shop.computed(learner.load, saved / "trainer")
         shop.event("resumed", "sft", f"at step {learner.version}")
-    demonstrations = await played(shop, by_share(shop, config.demonstrations))
+    counts = by_share(shop, config.demonstrations)
+    demonstrations = await played(shop, counts)
+    for domain, count in counts.items():
+        shop.run.log("shown", Shown).append(Shown(domain, count))
     steps = sft.plan(demonstrations, config.data, shop.recipe.seed)
     for traces in steps[learner.version :]:
         values = await shop.computed(sft.step, learner, traces, config.data)
