@@ -171,7 +171,7 @@ def test_bad_input_gets_a_clear_error_and_its_exit_code(args, code, words, tmp_p
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_an_episode_of_a_hundred_turns_runs_trains_and_resumes(tmp_path):
+def test_a_hundred_turns_run_train_and_resume_once_the_micro_batch_has_room(tmp_path):
     path = tmp_path / "counter.toml"
     path.write_text(
         """
@@ -186,7 +186,7 @@ kind = "plugins.counter"
 kind = "sft"
 demonstrations = 4
 data = { batch = 1 }
-trainer = { lr = 1e-3 }
+trainer = { lr = 1e-3, micro_tokens = 2048 }
 checkpoint_every = 1
 [evaluation]
 tasks = 1
@@ -194,11 +194,16 @@ examples = 0
 """
     )
     process = temper("run", str(path), "--root", str(tmp_path), stdout=subprocess.DEVNULL)
+    _, errors = process.communicate()
+    assert process.returncode == 2
+    assert "raise training.micro_tokens" in errors
+    again = ["run", "--resume", str(tmp_path / "counter"), "stages.0.trainer.micro_tokens=4096"]
+    process = temper(*again, stdout=subprocess.DEVNULL)
     while not list((tmp_path / "counter").glob("checkpoints/sft-*")) and process.poll() is None:
         time.sleep(0.05)
     process.send_signal(signal.SIGKILL)
     process.communicate()
-    code, errors = finish(temper("run", "--resume", str(tmp_path / "counter"), stdout=subprocess.DEVNULL), 200)
+    code, errors = finish(temper(*again[:3], stdout=subprocess.DEVNULL), 200)
     assert code == 0, errors
     losses = {m.step: m.values["loss"] for m in RunDirectory.view(tmp_path / "counter").metrics}
     assert list(losses) == [1, 2, 3, 4]

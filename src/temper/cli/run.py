@@ -19,6 +19,7 @@ EXAMPLES = """Examples:
   temper run quickstart seed=3 evaluation.tasks=400 --name seed3
   temper run my.toml --dry-run
   temper run --resume runs/quickstart
+  temper run --resume runs/quickstart stages.1.trainer.micro_tokens=4096
 """
 
 
@@ -42,9 +43,8 @@ def run(
     from temper.runs import recipe as recipes
 
     if resume:
-        if recipe or overrides:
-            raise ConfigError("--resume takes no recipe and no settings: the run goes on with those that it began with")
-        path, work = resume, lambda sinks: driver.resume(resume, sinks)
+        changes = [recipe, *(overrides or ())] if recipe else []
+        path, work = resume, lambda sinks: driver.resume(resume, changes, sinks)
     else:
         if not recipe:
             raise ConfigError(f"expected a recipe: one of {', '.join(recipes.shipped())}, or a path to a .toml file")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -14,6 +14,7 @@ from msgspec import Struct
 from temper.core import config, registry
 from temper.core.errors import CorruptError
 from temper.core.protocols import Sink
+from temper.core.trace import Event
 from temper.evaluation import scorecard
 from temper.evaluation.outcome import Outcome
 from temper.runs.assess import assess
@@ -36,10 +37,17 @@ async def start(recipe: Recipe, path: Path, sinks: list[Sink]) -> Path:
         return await _go(recipe, run, sinks)
 
 
-async def resume(path: Path, sinks: list[Sink]) -> Path:
-    """Go on with a run that was stopped or killed."""
+async def resume(path: Path, overrides: Sequence[str], sinks: list[Sink]) -> Path:
+    """Go on with a run that was stopped or killed, with settings changed where it needs them; recipe.json says so."""
     with RunDirectory.open(path) as run:
-        return await _go(config.build(Recipe, run.recipe, str(path / "recipe.json")), run, sinks)
+        tree = run.recipe
+        for override in overrides:
+            config.apply(tree, override)
+        recipe = config.build(Recipe, tree, str(path / "recipe.json"))
+        if overrides:
+            run.write("recipe.json", config.dump(recipe))
+            run.events.append(Event(when=0.0, what="settings", whom=run.path.name, why=" ".join(overrides)))
+        return await _go(recipe, run, sinks)
 
 
 async def _go(recipe: Recipe, run: RunDirectory, sinks: list[Sink]) -> Path:
