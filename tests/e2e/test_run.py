@@ -22,6 +22,7 @@ RECIPE = """
 name = "tiny"
 unaudited = ["arithmetic"]
 verifier_workers = 1
+sinks = [{ kind = "jsonl" }]
 [model]
 base = "tiny:"
 [[domains]]
@@ -74,6 +75,7 @@ def test_a_recipe_runs_from_start_to_report(recipe, tmp_path):
     assert list(report["stages"]) == ["base", "sft", "rl"]
     assert all(stage["overall"]["n"] == 6 for stage in report["stages"].values())
     assert (tmp_path / "tiny" / "report.png").read_bytes().startswith(b"\x89PNG")
+    assert '"reward"' in (tmp_path / "tiny" / "metrics.jsonl").read_text()
     run = RunDirectory.view(tmp_path / "tiny")
     assert len(trained_groups(run)) == 4 * 2
     assert min(o.index for o in run.log("groups", Opened)) == 16, "RL begins after the tasks that SFT has shown"
@@ -196,7 +198,7 @@ examples = 0
     process = temper("run", str(path), "--root", str(tmp_path), stdout=subprocess.DEVNULL)
     _, errors = process.communicate()
     assert process.returncode == 2
-    assert "raise training.micro_tokens" in errors
+    assert "raise the trainer's micro_tokens" in errors
     again = ["run", "--resume", str(tmp_path / "counter"), "stages.0.trainer.micro_tokens=4096"]
     process = temper(*again, stdout=subprocess.DEVNULL)
     while not list((tmp_path / "counter").glob("checkpoints/sft-*")) and process.poll() is None:

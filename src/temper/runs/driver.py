@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import time
@@ -52,6 +53,14 @@ async def resume(path: Path, overrides: Sequence[str], sinks: list[Sink]) -> Pat
 
 async def _go(recipe: Recipe, run: RunDirectory, sinks: list[Sink]) -> Path:
     began = time.time()
+    with contextlib.ExitStack() as stack:
+        for table in recipe.sinks:
+            module, settings = registry.configure("store.sinks", table)
+            sinks = [*sinks, stack.enter_context(contextlib.closing(module.create(settings, run)))]
+        return await _stages(recipe, run, sinks, began)
+
+
+async def _stages(recipe: Recipe, run: RunDirectory, sinks: list[Sink], began: float) -> Path:
     async with opened(recipe, run, sinks) as shop:
         installed = began - float(os.environ.get("TEMPER_STARTED", began))  # make says when its first command began
         shop.event("process", str(os.getpid()), "took up the run", seconds_before=installed)

@@ -57,6 +57,7 @@ class Recipe(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     engine: dict[str, Any] = field(default_factory=lambda: {"kind": "torch"})
     sandbox: dict[str, Any] = field(default_factory=lambda: {"kind": "local"})
     verifier_workers: int = 2
+    sinks: tuple[dict[str, Any], ...] = ()  # where events and metrics go besides the store
     domains: tuple[DomainEntry, ...]
     stages: tuple[dict[str, Any], ...]
     evaluation: Evaluation = Evaluation()
@@ -96,6 +97,8 @@ def _check(recipe: Recipe) -> None:
         registry.configure(room, table)
     for stage in recipe.stages:
         registry.configure("runs.stages", stage)
+    for sink in recipe.sinks:
+        registry.configure("store.sinks", sink)
     for domain in recipe.domains:
         module, settings = registry.configure("domains", {"kind": domain.kind, **domain.settings})
         levels = module.create(settings).levels

@@ -74,7 +74,7 @@ def pack(
         if len(row.ids) > cap:
             raise ConfigError(
                 f"sample {row.name} has {len(row.ids)} tokens, above the cap of {cap} tokens a micro-batch: "
-                "raise training.micro_tokens, or lower the limits of its tasks"
+                "raise the trainer's micro_tokens, or lower the limits of its tasks"
             )
         families.setdefault(row.family if share and row.family else f"\0{i}", []).append(row)
     trees = [tree for family in families.values() for tree in _trees(family, cap)]
