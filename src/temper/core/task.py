@@ -1,4 +1,4 @@
-"""What is asked: messages, tools, limits, the sandbox that is needed, and the task that holds them.
+"""What is asked: messages, tools, limits, the sandbox that is needed, the task that holds them, and known answers.
 
 A task's `reference` is private: it reaches the verifier and nothing else (no prompt, no agent sandbox, no log).
 """
@@ -99,3 +99,17 @@ class Task(Struct, frozen=True, kw_only=True):
     split: Split = "train"
     level: int = 1
     provenance: Provenance | None = None
+
+
+class Case(Struct, frozen=True, kw_only=True):
+    """An answer to a task whose grade is known, for auditing the task's verifier.
+
+    `why` names the surface form of a right answer, or the one mutation that made it wrong. `source`: who says so:
+    the domain's author, an outsider's data, or a model's sample that a second, different rule has judged.
+    """
+
+    right: bool
+    why: str
+    answer: str = ""  # the final assistant message
+    artifacts: dict[str, bytes] = field(default_factory=dict)
+    source: Literal["author", "outside", "sample"] = "author"
