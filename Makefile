@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: quickstart smoke long test check bench clean
+.PHONY: quickstart smoke long test test-nightly check bench clean
 STARTED := $(shell date +%s)
 
 quickstart: $(READY)
@@ -18,6 +18,9 @@ long: $(READY)
 
 test: $(READY)
 	$(BIN)/python -m pytest
+
+test-nightly: $(READY)
+	$(BIN)/python -m pytest -m nightly
 
 check: $(READY)
 	PATH="$(CURDIR)/$(BIN):$$PATH" scripts/check

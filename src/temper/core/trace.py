@@ -221,15 +221,22 @@ class Group(Struct, frozen=True, eq=False):
 
 
 class MicroBatch(Struct, frozen=True, kw_only=True, eq=False):
-    """Token trees, flattened, with the streams that the losses need. T tokens in N segments, no padding.
+    """Token trees, flattened, and what is predicted from them. T tokens in N segments, no padding; K predictions.
 
-    ids: int64 (T,). positions: int64 (T,), restarting at the parent's end. lengths: int64 (N,), summing to T.
-    parents: int64 (N,), the index of the preceding segment, -1 for a root; a token sees its own segment causally and
-    all ancestors whole. streams: float32 (T,) each; `streams[k][t]` belongs to the *prediction of* token t.
+    ids: int64 (T,). positions: int64 (T,), going on where the parent ends. lengths: int64 (N,), summing to T. parents:
+    int64 (N,), the index of the segment before, -1 for a root; a token sees its own segment causally and all ancestors
+    whole. at: int64 (K,), the token from whose hidden state `targets` int64 (K,) are predicted; streams: float32 (K,)
+    each, what the losses need of a prediction.
+
+    below: batches that continue this one, for a tree too large for one batch. This one is then a single segment, which
+    every root below has for its parent; `at` -1 below is its last token.
     """
 
     ids: np.ndarray
     positions: np.ndarray
     lengths: np.ndarray
     parents: np.ndarray
+    at: np.ndarray
+    targets: np.ndarray
     streams: dict[str, np.ndarray]
+    below: tuple[MicroBatch, ...] = ()

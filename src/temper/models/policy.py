@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from temper.core.errors import ConfigError, CorruptError
-from temper.models import attention, lora
+from temper.models import attention, lora, norm
 from temper.models.attention import Layout
 from temper.models.load import Base
 from temper.models.lora import LoraConfig
@@ -100,6 +100,7 @@ def _build(base: Base, copy: bool) -> tuple[nn.Module, nn.Parameter | None]:
         body.load_state_dict(state, strict=True, assign=True)
     except RuntimeError as error:
         raise CorruptError(f"the weights of {base.name} do not fit its config: {error}") from error
+    norm.replace(body)
     if config.tie_word_embeddings or "lm_head.weight" not in base.tensors:
         return body, None
     return body, nn.Parameter(own(base.tensors["lm_head.weight"]))

@@ -1,9 +1,10 @@
-"""Rows of tokens to micro-batches: strict token cap, no padding, balanced cost, nothing dropped. Pure.
+"""Rows of tokens to micro-batches of token trees: strict token cap, no padding, balanced cost, nothing dropped. Pure.
 
-A row is a root-to-leaf path of a trace with its streams. Rows of one family (a group) share their untrained beginning
-as one parent segment, so that it is computed once in a micro-batch; a family above the cap is split and its prompt
-repeated. Tokens behind a row's last trained one cannot matter (attention is causal) and are cut off. A row above the
-cap is refused by name.
+A row is a root-to-leaf path of a trace with its streams. Rows of one family (a group) are laid into a tree by their
+tokens, so that a shared beginning (the prompt, the turns before a fork) is computed once. Trees that fit share
+micro-batches. A tree above the cap becomes its first segment with further batches `below` it, each of which fits
+beside all that it continues; so memory does not grow with the width of a group. A row above the cap is refused by name.
+Tokens behind a row's last trained one cannot matter (attention is causal), and the last one is only a target.
 
 Streams, float32, each entry for the *prediction of* its token:
 
@@ -13,9 +14,10 @@ Streams, float32, each entry for the *prediction of* its token:
     advantage               of the sample, at its trained tokens
     behaviour, version      log-prob at sampling and the policy version that sampled; version -1: not sampled
     proximal, reference     log-probs under these policies, where a stage gives them
-    sequence                index of the row in its micro-batch (written here; -1 in shared prompts)
+    sequence                index of the row in its micro-batch (written here)
 
-What a component weighs, and how its count is taken, is the stage's business and not known here.
+A micro-batch holds the streams of its predictions, which are those with a weight. What a component weighs, and how
+its count is taken, is the stage's business and not known here.
 """
 
 from __future__ import annotations
@@ -27,6 +29,8 @@ from msgspec import Struct
 
 from temper.core.errors import ConfigError
 from temper.core.trace import MicroBatch
+
+_WORTH = 8  # shared tokens below which a segment of their own costs more than it saves
 
 
 class Row(Struct, frozen=True, kw_only=True, eq=False):
@@ -44,20 +48,22 @@ class Row(Struct, frozen=True, kw_only=True, eq=False):
         return np.logical_or.reduce(weights) if weights else np.zeros(len(self.ids), bool)
 
 
-class Tree(Struct, frozen=True, eq=False):
-    """What goes into one micro-batch whole: `shared` leading tokens once, then the rest of each row."""
+class Node(Struct, frozen=True, eq=False):
+    """A segment of a tree: the tokens from `start` to `end` of all its `rows`; those that end here are in no child."""
 
+    start: int
+    end: int
     rows: tuple[Row, ...]
-    shared: int
+    children: tuple[Node, ...] = ()
 
     @property
     def tokens(self) -> int:
-        return self.shared + sum(len(r.ids) - self.shared for r in self.rows)
+        return self.end - self.start + sum(child.tokens for child in self.children)
 
     @property
     def pairs(self) -> int:
-        """n^2 of every row, the shared part's own square counted once."""
-        return sum(len(r.ids) ** 2 - self.shared**2 for r in self.rows) + self.shared**2
+        """Twice the pairs of tokens that see each other: n^2 for a row alone."""
+        return self.end**2 - self.start**2 + sum(child.pairs for child in self.children)
 
 
 def pack(
@@ -77,9 +83,8 @@ def pack(
                 "raise the trainer's micro_tokens, or lower the limits of its tasks"
             )
         families.setdefault(row.family if share and row.family else f"\0{i}", []).append(row)
-    trees = [tree for family in families.values() for tree in _trees(family, cap)]
-    costs = [linear * t.tokens + quadratic * t.pairs for t in trees]
-    return [_flatten([trees[i] for i in part]) for part in spread(costs, [t.tokens for t in trees], cap)]
+    trees = [tree for family in families.values() for tree in _forest(family, 0)]
+    return _batches(trees, cap, linear, quadratic)
 
 
 def spread(costs: Sequence[float], sizes: Sequence[int], cap: int) -> list[list[int]]:
@@ -94,14 +99,6 @@ def spread(costs: Sequence[float], sizes: Sequence[int], cap: int) -> list[list[
     return bins
 
 
-def previous(batch: MicroBatch) -> np.ndarray:
-    """For each token the index of the one before it on its path, whose hidden state predicts it; -1 at a root (T,)."""
-    ends = np.cumsum(batch.lengths)
-    before = np.arange(len(batch.ids)) - 1
-    before[ends - batch.lengths] = np.where(batch.parents >= 0, ends[batch.parents] - 1, -1)
-    return before
-
-
 def _cut(row: Row) -> Row:
     at = np.flatnonzero(row.trained)
     assert at.size, f"row {row.name} trains nothing"
@@ -112,20 +109,40 @@ def _cut(row: Row) -> Row:
     )
 
 
-def _trees(family: list[Row], cap: int) -> list[Tree]:
-    """Rows of a family in as few trees as the cap allows, evenly filled."""
-    shared = _shared(family) if len(family) > 1 else 0
-    sizes = [len(row.ids) - shared for row in family]
-    parts = spread(sizes, sizes, cap - shared)
-    return [Tree(tuple(family[i] for i in part), shared if len(part) > 1 else 0) for part in parts]
+def _forest(rows: Sequence[Row], start: int) -> list[Node]:
+    """Trees over the tokens from `start` on that rows have to be computed at: all but their last."""
+    groups: dict[int, list[Row]] = {}
+    for row in rows:
+        if len(row.ids) - 1 > start:
+            groups.setdefault(int(row.ids[start]), []).append(row)
+    found = []
+    for group in groups.values():
+        end = _common(group)
+        if len(group) == 1 or end - start < _WORTH:
+            found += [Node(start, len(row.ids) - 1, (row,)) for row in group]
+        else:
+            found.append(Node(start, end, tuple(group), tuple(_forest(group, end))))
+    return found
 
 
-def _shared(family: list[Row]) -> int:
-    """Length of the longest common beginning that no row trains and after which each still has a token."""
-    limit = min(int(np.flatnonzero(row.trained)[0]) for row in family)
-    first = family[0].ids[:limit]
-    same = np.logical_and.reduce([row.ids[:limit] == first for row in family])
+def _common(rows: Sequence[Row]) -> int:
+    """Length of the longest beginning at which all rows are computed and equal."""
+    limit = min(len(row.ids) for row in rows) - 1
+    same = np.logical_and.reduce([row.ids[:limit] == rows[0].ids[:limit] for row in rows])
     return limit if same.all() else int(same.argmin())
+
+
+def _batches(trees: Sequence[Node], cap: int, linear: float, quadratic: float) -> list[MicroBatch]:
+    """Trees that fit, spread; each other one on its own, with batches below it."""
+    fitting = [tree for tree in trees if tree.tokens <= cap]
+    costs = [linear * tree.tokens + quadratic * tree.pairs for tree in fitting]
+    bins = spread(costs, [tree.tokens for tree in fitting], cap) if fitting else []
+    batches = [_flatten([fitting[i] for i in part]) for part in bins]
+    for tree in trees:
+        if tree.tokens > cap:
+            below = _batches(tree.children, cap - (tree.end - tree.start), linear, quadratic)
+            batches.append(_flatten([Node(tree.start, tree.end, tree.rows)], tuple(below)))
+    return batches
 
 
 def _fill(
@@ -144,33 +161,46 @@ def _fill(
     return [sorted(b) for b in bins if b]
 
 
-def _flatten(trees: Sequence[Tree]) -> MicroBatch:
-    ids, positions, lengths, parents = [], [], [], []
-    names = sorted({k for tree in trees for row in tree.rows for k in row.streams} | {"sequence"})
-    streams: dict[str, list[np.ndarray]] = {k: [] for k in names}
-    sequence = 0
+def _flatten(trees: Sequence[Node], below: tuple[MicroBatch, ...] = ()) -> MicroBatch:
+    """One batch of whole trees, or of a single segment whose rows go on in the batches below."""
+    ids: list[np.ndarray] = []
+    positions: list[np.ndarray] = []
+    parents: list[int] = []
+    predicted: list[tuple[Row, np.ndarray, np.ndarray]] = []  # row, trained tokens, where each is predicted from
 
-    def segment(row: Row, start: int, end: int, parent: int, sequence: int) -> None:
-        ids.append(row.ids[start:end])
-        positions.append(np.arange(start, end))
-        lengths.append(end - start)
+    def visit(node: Node, parent: int, index: np.ndarray) -> None:
+        """`index`: the token of each position of the path, from the one before the tree's root on."""
+        index = np.append(index, sum(map(len, ids)) + np.arange(node.end - node.start))
+        segment = len(ids)
+        ids.append(node.rows[0].ids[node.start : node.end])
+        positions.append(np.arange(node.start, node.end))
         parents.append(parent)
-        for k in names:
-            value = np.full(end - start, sequence) if k == "sequence" else row.streams.get(k, np.zeros(end))[start:end]
-            streams[k].append(value)
+        for row in node.rows:
+            ends = len(row.ids) - 1 == node.end
+            if ends or below:
+                from_here = np.flatnonzero(row.trained) - (node.end + 1 - len(index))
+                here = from_here[(from_here >= 0) & (from_here < len(index) - (not ends))]
+                predicted.append((row, here + (node.end + 1 - len(index)), index[here]))
+        for child in node.children:
+            visit(child, segment, index)
 
     for tree in trees:
-        root = -1
-        if tree.shared:
-            root = len(lengths)
-            segment(tree.rows[0], 0, tree.shared, -1, -1)
-        for row in tree.rows:
-            segment(row, tree.shared, len(row.ids), root, sequence)
-            sequence += 1
+        visit(tree, -1, np.array([-1]))
+    names = sorted({name for row, _, _ in predicted for name in row.streams})
+    streams = {
+        name: np.concatenate(
+            [row.streams[name][t] if name in row.streams else np.zeros(len(t)) for row, t, _ in predicted]
+        )
+        for name in names
+    }
+    streams["sequence"] = np.repeat(np.arange(len(predicted)), [len(t) for _, t, _ in predicted])
     return MicroBatch(
         ids=np.concatenate(ids).astype(np.int64),
         positions=np.concatenate(positions).astype(np.int64),
-        lengths=np.array(lengths, np.int64),
+        lengths=np.array([len(x) for x in ids], np.int64),
         parents=np.array(parents, np.int64),
-        streams={k: np.concatenate(v).astype(np.float32) for k, v in streams.items()},
+        at=np.concatenate([at for _, _, at in predicted]).astype(np.int64),
+        targets=np.concatenate([row.ids[t] for row, t, _ in predicted]).astype(np.int64),
+        streams={k: v.astype(np.float32) for k, v in streams.items()},
+        below=below,
     )

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import time
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +32,6 @@ from temper.training import optim
 from temper.training.logprobs import logprobs
 from temper.training.losses import LARGEST
 from temper.training.optim import Optimizer
-from temper.training.packing import previous
 
 LOSSES: dict[str, dict[str, Any]] = {
     "pg": {"kind": "ppo_clip"},
@@ -81,11 +80,12 @@ class Trainer:
         for parameter in self.optimizer.parameters.values():
             parameter.grad = None  # of a step that was interrupted
         for batch in batches:
-            self._loss(batch, meter).backward()
+            self._backward(batch, (), meter)
         metrics = meter.metrics() | self.optimizer.step()
         self.version += 1
+        sizes = [len(batch.ids) for batch in _every(batches)]
         seconds = time.perf_counter() - start
-        return metrics | {"micro_batches": float(len(batches)), "seconds": seconds}
+        return metrics | {"tokens": float(sum(sizes)), "micro_batches": float(len(sizes)), "seconds": seconds}
 
     def state(self) -> dict[str, Any]:
         """Everything that a step depends on. Tensors are live, not copies."""
@@ -133,20 +133,39 @@ class Trainer:
         base.config.save_pretrained(folder)
         base.tokenizer.save(str(folder / "tokenizer.json"))
 
-    def _loss(self, batch: MicroBatch, meter: _Meter) -> Tensor:
-        """This micro-batch's part of the step's loss."""
-        weights = {k.removeprefix("w_"): v for k, v in batch.streams.items() if k.startswith("w_")}
-        before = previous(batch)
-        at = (before >= 0) & (sum(v != 0 for v in weights.values()) > 0)  # (T,) bool, K true
+    def _backward(self, batch: MicroBatch, above: tuple[_Above, ...], meter: _Meter) -> None:
+        """Gradients of this micro-batch and those below it, which leave in `above` what they owe to it."""
         put = self._put
-        hidden = self.policy.hidden(put(batch.ids), put(batch.positions), Packed(batch.lengths, batch.parents))
-        wanted = hidden.index_select(0, put(before[at]))  # its backward is deterministic, that of hidden[...] is not
-        found, entropy = logprobs(wanted, self.policy.head, put(batch.ids[at]), self.config.temperature, entropy=True)
-        streams = {k: put(v[at]).to(found.dtype) for k, v in batch.streams.items()}
-        meter.observe(len(batch.ids), found.detach(), entropy, streams, self.version)
+        layout = Packed(batch.lengths, batch.parents, [a.kept for a in above], keep=bool(batch.below))
+        hidden = self.policy.hidden(put(batch.ids), put(batch.positions), layout)
+        ends = [self._loss(batch, hidden, above, meter)] if len(batch.at) else []
+        if not batch.below:
+            torch.autograd.backward(ends)
+            return
+        me = _Above(layout.kept, hidden)
+        for under in batch.below:
+            self._backward(under, (*above, me), meter)
+        me.backward(ends)
+
+    def _loss(self, batch: MicroBatch, hidden: Tensor, above: tuple[_Above, ...], meter: _Meter) -> Tensor:
+        """This micro-batch's part of the step's loss, from its hidden states (T, D)."""
+        put = self._put
+        if above:  # its index is -1 + 1
+            hidden, at = torch.cat([above[-1].last, hidden]), batch.at + 1
+        else:
+            at = batch.at
+        wanted = hidden.index_select(0, put(at))  # its backward is deterministic, that of hidden[...] is not
+        found, entropy = logprobs(wanted, self.policy.head, put(batch.targets), self.config.temperature, entropy=True)
+        streams = {k: put(v).to(found.dtype) for k, v in batch.streams.items()}
+        meter.observe(found.detach(), entropy, streams, self.version)
         total = found.new_zeros(())
-        for name in weights:
+        for name in (k.removeprefix("w_") for k in streams if k.startswith("w_")):
             module, config = self._component(name, streams)
+            if "sequence" in module.streams and batch.below:
+                raise ConfigError(
+                    f"loss {module.__name__} needs whole sequences, and a tree of {len(batch.ids)} shared tokens with "
+                    "trained ones among them is too large for one micro-batch: raise the trainer's micro_tokens"
+                )
             weight = streams[f"w_{name}"]
             values, diagnostics = module.loss(found, streams | {"weight": weight}, config)
             part = (values * weight).sum()
@@ -169,6 +188,30 @@ class Trainer:
         return torch.from_numpy(array).to(self.policy.base.device)
 
 
+def _every(batches: Iterable[MicroBatch]) -> Iterator[MicroBatch]:
+    for batch in batches:
+        yield batch
+        yield from _every(batch.below)
+
+
+class _Above:
+    """A computed segment as those below it see it: keys and values by layer, and the last hidden state `last` (1, D).
+
+    They are leaves of the graphs below, which add up their gradients here; `backward` takes them on, once.
+    """
+
+    def __init__(self, kept: Mapping[int, tuple[Tensor, Tensor]], hidden: Tensor) -> None:
+        self._outputs = [x for pair in kept.values() for x in pair] + [hidden[-1:]]
+        self._leaves = [x.detach().requires_grad_() for x in self._outputs]
+        self.kept = {layer: (self._leaves[2 * i], self._leaves[2 * i + 1]) for i, layer in enumerate(kept)}
+        self.last = self._leaves[-1]
+
+    def backward(self, ends: Sequence[Tensor]) -> None:
+        pairs = zip(self._outputs, self._leaves, strict=True)
+        owed = [(x, leaf.grad) for x, leaf in pairs if x.requires_grad and leaf.grad is not None]
+        torch.autograd.backward([*ends, *(x for x, _ in owed)], [*(None for _ in ends), *(g for _, g in owed)])
+
+
 class _Meter:
     """Sums and counts over micro-batches, so that metrics are means over tokens whatever the cut."""
 
@@ -178,9 +221,8 @@ class _Meter:
         self.totals: defaultdict[str, float] = defaultdict(float)
         self.largest: dict[str, float] = {}
 
-    def observe(self, tokens: int, found: Tensor, entropy: Tensor, streams: Mapping[str, Tensor], version: int) -> None:
+    def observe(self, found: Tensor, entropy: Tensor, streams: Mapping[str, Tensor], version: int) -> None:
         """What is true of any loss: size, entropy, and where tokens were sampled, distance to the behaviour policy."""
-        self.totals["tokens"] += tokens
         self.totals["trained_tokens"] += len(found)
         self._mean("entropy", entropy)
         if "version" not in streams or "behaviour" not in streams:
@@ -206,7 +248,7 @@ class _Meter:
 
     def metrics(self) -> dict[str, float]:
         means = {k: self.sums[k] / n for k, n in self.counts.items() if n}
-        return {"loss": 0.0, "tokens": 0.0, "trained_tokens": 0.0} | self.totals | means | self.largest
+        return {"loss": 0.0, "trained_tokens": 0.0} | self.totals | means | self.largest
 
     def _mean(self, name: str, values: Tensor) -> None:
         self.sums[name] += float(values.sum())

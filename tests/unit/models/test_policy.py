@@ -95,15 +95,15 @@ def test_a_token_tree_gives_each_path_what_it_would_have_alone(base):
     for name, parameter in policy.trainable().items():
         parameter.data += 0.05 * torch.randn_like(parameter) * name.endswith("lora_B")
     root, left, right, leaf = tokens(9), tokens(5, 1), tokens(3, 2), tokens(4, 3)
-    positions = [torch.arange(9), 9 + torch.arange(5), 9 + torch.arange(3), 14 + torch.arange(4)]
-    tree = flat(policy, [root, left, right, leaf], positions, [-1, 0, 0, 1]).split([9, 5, 3, 4])
+    positions = [torch.arange(9), 9 + torch.arange(5), 14 + torch.arange(4), 9 + torch.arange(3)]
+    tree = flat(policy, [root, left, leaf, right], positions, [-1, 0, 1, 0]).split([9, 5, 4, 3])
     paths = [torch.cat([root, left, leaf]), torch.cat([root, right])]
     alone = flat(policy, paths).split([18, 12])
-    assert torch.allclose(torch.cat([tree[0], tree[1], tree[3]]), alone[0], atol=1e-5)
-    assert torch.allclose(tree[2], alone[1][9:], atol=1e-5)
+    assert torch.allclose(torch.cat(tree[:3]), alone[0], atol=1e-5)
+    assert torch.allclose(tree[3], alone[1][9:], atol=1e-5)
     gradients = []
     for loss in (
-        tree[2].square().mean() + tree[3].square().mean(),
+        tree[3].square().mean() + tree[2].square().mean(),
         alone[1][9:].square().mean() + alone[0][14:].square().mean(),
     ):
         gradients.append(torch.autograd.grad(loss, list(policy.trainable().values())))

@@ -62,6 +62,8 @@ def test_an_empty_array_and_a_micro_batch_come_back():
         positions=np.arange(4),
         lengths=np.array([4]),
         parents=np.array([-1]),
+        at=np.array([0, 1]),
+        targets=np.array([1, 2]),
         streams={"w": np.ones(0, np.float32)},
     )
     back = decode(encode(batch), MicroBatch)
