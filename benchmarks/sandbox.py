@@ -1,34 +1,52 @@
-"""Sandboxes against bubblewrap with the same protections, and against a bare process. Peers and we take turns.
+"""Sandboxes against bubblewrap with the same protections, Podman where it is, and a bare process, in turns.
 
 A *start* is `open` until the sandbox is ready. A *cycle* is open, run `true`, close; bubblewrap's is one run of
 `true`, which is all that it can do. Peers are spawned in the cheapest way there is (posix_spawn and wait), so that
 nothing of ours slows them down. bubblewrap knows no limits on memory, processes or output; we keep ours on.
+
+Snapshots are of files that have all been written anew, and a rollback finds all of them changed since. The disk that a
+rollback leaves is freed after its answer: what that costs whoever comes next is `rollback_N_next_p50_ms`.
 """
 
 from __future__ import annotations
 
 import asyncio
+import importlib.util
 import os
+import resource
 import shutil
 import statistics
 import sys
+import sysconfig
 import tempfile
 import time
+from collections.abc import Awaitable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from temper.core.errors import MissingError, RefusedError
 from temper.core.task import SandboxSpec
-from temper.sandboxes import local
+from temper.sandboxes import local, zygote
 
-DEFAULTS = {"pairs": 5, "starts": 40, "in_flight": 16, "cycle_seconds": 2.0, "alive": 200}
+T = TypeVar("T")
+
+DEFAULTS = {"pairs": 5, "starts": 40, "in_flight": 16, "cycle_seconds": 2.0, "alive": 1000, "rounds": 3}
 TRUE = "/bin/true"
 SPEC = SandboxSpec()
+ROOMY = SandboxSpec(memory=1 << 30)
+WRITE = """
+import os, sys
+for i in range(int(sys.argv[1])):
+    if i % 100 == 0: os.makedirs(f"d{i // 100}", exist_ok=True)
+    with open(f"d{i // 100}/f{i}", "w") as file: file.write(f"{i} {sys.argv[2]}\\n" * 20)
+"""
 
 
 def run(settings: dict[str, Any]) -> dict[str, Any]:
     """Gives metrics, their spread over the pairs, and the settings. Raises MissingError without bubblewrap."""
     chosen = {**DEFAULTS, **settings}
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # a socket for each sandbox that is alive
     return asyncio.run(_measure(chosen))
 
 
@@ -37,11 +55,18 @@ async def _measure(chosen: dict[str, Any]) -> dict[str, Any]:
     series: dict[str, list[float]] = {}
     folder = tempfile.TemporaryDirectory()
     try:
-        bubblewrap = _bubblewrap(folder.name)
+        bubblewrap, podman = _bubblewrap(folder.name), _podman(Path(folder.name))
         await _pair(backend, bubblewrap, 3, {})  # warm
         for _ in range(chosen["pairs"]):
             await _pair(backend, bubblewrap, chosen["starts"], series)
             await _cycles(backend, bubblewrap, chosen["in_flight"], chosen["cycle_seconds"], series)
+            await _snapshots(backend, 10, 5 * chosen["rounds"], series)
+            await _snapshots(backend, 10_000, chosen["rounds"], series)
+            await _warm(series)
+            if podman:
+                begin = time.perf_counter()
+                podman.once()
+                series.setdefault("podman_ms", []).append((time.perf_counter() - begin) * 1000)
         alive, series["mib_each"] = await _alive(backend, chosen["alive"])
     finally:
         folder.cleanup()
@@ -114,6 +139,56 @@ async def _cycles(
     series.setdefault("cycles_vs_bubblewrap", []).append(ours / theirs)
 
 
+async def _snapshots(backend: local.Backend, files: int, rounds: int, series: dict[str, list[float]]) -> None:
+    """The middle of some rounds in one sandbox."""
+    taken: dict[str, list[float]] = {}
+
+    async def timed(key: str, call: Awaitable[T]) -> T:
+        begin = time.perf_counter()
+        result = await call
+        taken.setdefault(key, []).append((time.perf_counter() - begin) * 1000)
+        return result
+
+    async def rewrite() -> None:
+        wrote = await box.exec(["python3", "-I", "-S", "-c", WRITE, str(files), os.urandom(8).hex()], seconds=60.0)
+        assert wrote.ok, wrote.text
+
+    box = await backend.open(ROOMY)
+    for _ in range(rounds):
+        await rewrite()
+        state = await timed("snapshot_{}", box.snapshot())
+        await rewrite()
+        await timed("rollback_{}", box.rollback(state))
+        await timed("rollback_{}_next", box.exec([TRUE]))
+        await rewrite()
+        await timed("rollback_{}_hashed", box.rollback(state, hashed=True))
+        (fork,) = await timed("fork_{}", box.fork(state, 1))
+        await fork.close()
+    await box.close()
+    for key, values in taken.items():
+        series.setdefault(f"{key.format(files)}_p50_ms", []).append(statistics.median(values))
+
+
+async def _warm(series: dict[str, list[float]]) -> None:
+    """A fresh Python that has numpy loaded, and pandas where it is installed."""
+    preload = tuple(name for name in ("numpy", "pandas") if importlib.util.find_spec(name))
+    site = sysconfig.get_path("platlib")
+    backend = local.create(local.Config(paths=(site,)))
+    warm = zygote.Zygote(backend, preload=preload, path=(site,))
+    took: list[float] = []
+    try:
+        for n in range(25):
+            begin = time.perf_counter()
+            said = await warm.run("import numpy; print(numpy.arange(4).sum())")
+            assert said.stdout == b"6\n", said.text
+            if n >= 5:
+                took.append((time.perf_counter() - begin) * 1000)
+    finally:
+        await warm.close()
+        await backend.close()
+    series.setdefault("zygote_p50_ms", []).append(statistics.median(took))
+
+
 async def _alive(backend: local.Backend, n: int) -> tuple[int, list[float]]:
     """How many of n answered while all were open, and what one costs in memory, three times over."""
     each: list[float] = []
@@ -175,6 +250,26 @@ class Peer:
     def _check(self, status: int) -> None:
         if status:
             raise RefusedError(f"{self._argv[0]} does not work here: wait status {status}")
+
+
+def _podman(folder: Path) -> Peer | None:
+    """Podman over the host's /usr, None where none works; with limits, since its own are not always allowed."""
+    found = shutil.which("podman")
+    if found is None:
+        return None
+    root = folder / "root"
+    (root / "usr").mkdir(parents=True)
+    for path in (Path(p) for p in ("/bin", "/sbin", "/lib", "/lib64")):
+        if path.is_symlink():
+            (root / path.name).symlink_to(path.readlink())
+    argv = [found, "run", "--rm", "--network", "none", "-v", "/usr:/usr:ro", "--read-only"]
+    limits = ["--ulimit", "nofile=1024:1024", "--ulimit", "nproc=1024:1024"]
+    peer = Peer([*argv, *limits, "--rootfs", str(root), TRUE])
+    try:
+        peer.once()
+    except RefusedError:
+        return None
+    return peer
 
 
 def _bubblewrap(folder: str) -> Peer:

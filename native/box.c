@@ -8,7 +8,9 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <grp.h>
+#include <malloc.h>
 #include <net/if.h>
+#include <netinet/in.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdio.h>
@@ -21,8 +23,11 @@
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
+#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
+
+#define DISK (MS_NOSUID | MS_NODEV | MS_NOATIME) /* reading changes nothing, so that a snapshot does not */
 
 static int launcher;
 
@@ -79,27 +84,62 @@ static void must_mount(const struct box *box, const char *from, const char *to, 
     }
 }
 
-/* The shared base becomes /, with one private tmpfs behind /sandbox, /tmp and /dev/shm: the sandbox's whole disk. */
-static void build_root(const struct box *box)
+/* The private disk: one tmpfs behind /sandbox, /tmp and /dev/shm. Paths are relative: first to the base, later to /. */
+void disk_mount(struct box *box)
 {
-    const unsigned long plain = MS_NOSUID | MS_NODEV;
-    must_mount(box, "/box", "/box", NULL, MS_BIND | MS_REC, NULL); /* a copy that this namespace may change */
-    if (chdir("/box"))
-        fail(box, "enter the base");
-    must_mount(box, "tmpfs", "tmp", "tmpfs", plain, "mode=0755,size=1m,nr_inodes=64"); /* until the limits are known */
+    char options[96] = "mode=0755,size=1m,nr_inodes=64"; /* until the limits are known */
+    if (box->limits.disk)
+        snprintf(options, sizeof options, "mode=0755,size=%llu,nr_inodes=%llu", (unsigned long long)box->limits.disk,
+                 (unsigned long long)box->limits.inodes);
+    must_mount(box, "tmpfs", "tmp", "tmpfs", DISK, options);
+    box->disk = open("tmp", O_PATH | O_DIRECTORY | O_CLOEXEC); /* the mount of /tmp will hide it */
     if (mkdir("tmp/sandbox", 0755) || mkdir("tmp/tmp", 0777) || chmod("tmp/tmp", 01777) || mkdir("tmp/shm", 0777) ||
         chmod("tmp/shm", 01777))
         fail(box, "make the writable directories");
-    must_mount(box, "tmp/sandbox", "sandbox", NULL, MS_BIND, NULL);
+}
+
+void disk_show(struct box *box)
+{
+    if (box->image == NO_IMAGE)
+        must_mount(box, "tmp/sandbox", "sandbox", NULL, MS_BIND, NULL);
+    if (box->image == IMAGE && mkdir("tmp/work", 0700))
+        fail(box, "make the overlay's own directory");
+    if (box->image == IMAGE)
+        must_mount(box, "overlay", "sandbox", "overlay", MS_NOSUID | MS_NODEV,
+                   "lowerdir=sandbox,upperdir=tmp/sandbox,workdir=tmp/work,userxattr");
     must_mount(box, "tmp/shm", "dev/shm", NULL, MS_BIND, NULL);
     must_mount(box, "tmp/tmp", "tmp", NULL, MS_BIND, NULL);
+    box->work = open("sandbox", O_PATH | O_DIRECTORY | O_CLOEXEC);
+}
+
+void disk_hide(const struct box *box)
+{
+    static const char *const mounts[] = {"sandbox", "dev/shm", "tmp", "tmp"};
+    close(box->work);
+    for (int i = box->image == BUILDING; i < 4; i++)
+        if (umount2(mounts[i], MNT_DETACH))
+            fail(box, "take the disk away");
+}
+
+/* The shared base becomes /, or the image's layers do. */
+static void build_root(struct box *box, const char *image, int tree)
+{
+    const unsigned long plain = MS_NOSUID | MS_NODEV;
+    if (box->image)
+        layers_stack(box, image, tree);
+    else
+        must_mount(box, "/box", "/box", NULL, MS_BIND | MS_REC, NULL); /* a copy that this namespace may change */
+    if (chdir(box->image ? "/image" : "/box"))
+        fail(box, "enter the base");
+    disk_mount(box);
+    disk_show(box);
     must_mount(box, "devpts", "dev/pts", "devpts", MS_NOSUID | MS_NOEXEC, "newinstance,ptmxmode=0666,mode=0620");
     must_mount(box, "proc", "proc", "proc", plain | MS_NOEXEC, NULL);
     if (syscall(SYS_pivot_root, ".", ".") || umount2(".", MNT_DETACH) || chdir("/"))
         fail(box, "change the root");
 }
 
-static void raise_loopback(const struct box *box)
+void raise_loopback(const struct box *box)
 {
     struct ifreq request = {.ifr_name = "lo", .ifr_flags = IFF_UP};
     int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
@@ -108,8 +148,20 @@ static void raise_loopback(const struct box *box)
     close(fd);
 }
 
+/* READY, with a socket that listens on the box's loopback: the owner answers there, and the box has no other way out. */
+static void hand_over_port(const struct box *box, uint16_t port)
+{
+    struct sockaddr_in here = {.sin_family = AF_INET, .sin_port = htons(port), .sin_addr = {htonl(INADDR_LOOPBACK)}};
+    struct frame ready = {0, READY};
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (fd < 0 || bind(fd, (struct sockaddr *)&here, sizeof here) || listen(fd, 128) ||
+        send_with(box->control, &ready, sizeof ready, &fd, 1))
+        fail(box, "listen for the owner");
+    close(fd);
+}
+
 /* All that does not depend on who will use the box. */
-static void settle(const struct box *box)
+static void settle(struct box *box, const char *image, int tree)
 {
     if (setgroups(0, NULL) && errno != EPERM) /* a plain user cannot; its groups own nothing that is visible here */
         fail(box, "drop groups");
@@ -120,14 +172,15 @@ static void settle(const struct box *box)
     setsid();
     if (unshare(CLONE_NEWNS | CLONE_NEWNET | CLONE_NEWUTS | CLONE_NEWCGROUP))
         fail(box, "make namespaces");
-    build_root(box);
+    build_root(box, image, tree);
     raise_loopback(box);
     /* quotas of this user namespace: no nested one, and only a share of the host user's inotify instances */
     if (sethostname("sandbox", 7) || write_file(AT_FDCWD, "/proc/sys/user/max_user_namespaces", "0") ||
         write_file(AT_FDCWD, "/proc/sys/user/max_inotify_instances", "16"))
         fail(box, "set the namespace's quotas");
-    for (int cap = 0; !prctl(PR_CAPBSET_DROP, cap, 0, 0, 0); cap++)
-        continue; /* a command that is executed can gain none of these */
+    for (int cap = 0; prctl(PR_CAPBSET_READ, cap, 0, 0, 0) >= 0; cap++)
+        if (cap > 63 || !(RESIDENT_NEEDS & 1ull << cap))
+            prctl(PR_CAPBSET_DROP, cap, 0, 0, 0); /* a command that is executed can gain none of these */
     prctl(PR_SET_DUMPABLE, 0);
     prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
 }
@@ -143,13 +196,16 @@ static void take_orders(struct box *box)
     box->limits = request.limits;
     snprintf(options, sizeof options, "size=%llu,nr_inodes=%llu", (unsigned long long)box->limits.disk,
              (unsigned long long)box->limits.inodes);
-    must_mount(box, NULL, "/sandbox", NULL, MS_REMOUNT | MS_NOSUID | MS_NODEV, options);
-    send_frame(box->control, READY, 0, NULL);
+    must_mount(box, NULL, "/tmp", NULL, MS_REMOUNT | DISK, options);
+    if (request.proxy)
+        hand_over_port(box, request.proxy);
+    else
+        send_frame(box->control, READY, 0, NULL);
 }
 
 /* ---- service ---- */
 
-static int read_all(int fd, void *into, size_t size)
+int read_all(int fd, void *into, size_t size)
 {
     for (char *at = into; size;) {
         ssize_t got = read(fd, at, size);
@@ -163,51 +219,104 @@ static int read_all(int fd, void *into, size_t size)
     return 0;
 }
 
-/* Only these stay open: the launcher's socket as 3 (later the owner's), counters as 4 to 6, /sandbox as 7. */
+/* Only these stay open: the launcher's socket as 3 (later the owner's), counters as 4 to 6, bounds as 7 and 8. */
 static void keep_descriptors(struct box *box, int orders, const struct cgroup *group)
 {
-    const int kept[4] = {orders, group->counters[0], group->counters[1], group->counters[2]};
-    int moved[4];
-    for (int i = 0; i < 4; i++)
-        moved[i] = kept[i] < 0 ? -1 : fcntl(kept[i], F_DUPFD_CLOEXEC, 64);
+    enum { KEPT = 6 };
+    int kept[KEPT] = {orders};
+    memcpy(kept + 1, group->counters, sizeof group->counters);
+    memcpy(kept + 4, group->bounds, sizeof group->bounds);
+    for (int i = 0; i < KEPT; i++)
+        kept[i] = kept[i] < 0 ? -1 : fcntl(kept[i], F_DUPFD_CLOEXEC, 64);
     syscall(SYS_close_range, 3, 63, 0); /* also the launcher's own, whose end the owner must notice */
-    for (int i = 0; i < 4; i++)
-        moved[i] = moved[i] < 0 ? -1 : dup3(moved[i], 3 + i, O_CLOEXEC);
-    syscall(SYS_close_range, 7, ~0u, 0);
-    launcher = moved[0];
-    memcpy(box->counters, moved + 1, sizeof box->counters);
+    for (int i = 0; i < KEPT; i++)
+        kept[i] = kept[i] < 0 ? -1 : dup3(kept[i], 3 + i, O_CLOEXEC);
+    syscall(SYS_close_range, 3 + KEPT, ~0u, 0);
+    launcher = kept[0];
+    memcpy(box->counters, kept + 1, sizeof box->counters);
+    memcpy(box->bounds, kept + 4, sizeof box->bounds);
 }
 
-_Noreturn void box_main(int orders, const struct cgroup *group)
+/* The next frame, with the socket that came along or -1 in `attached`. Gives -1 when the owner has gone. */
+static int next_frame(int control, struct frame *frame, int *attached)
 {
-    int unmapped;
+    union {
+        char bytes[CMSG_SPACE(sizeof(int))];
+        struct cmsghdr align;
+    } space;
+    struct iovec part = {frame, sizeof *frame};
+    struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = &space, .msg_controllen = sizeof space};
+    ssize_t got;
+    while ((got = recvmsg(control, &message, MSG_CMSG_CLOEXEC)) < 0 && errno == EINTR)
+        continue;
+    struct cmsghdr *found = got > 0 ? CMSG_FIRSTHDR(&message) : NULL;
+    *attached = -1;
+    if (found && found->cmsg_type == SCM_RIGHTS)
+        memcpy(attached, CMSG_DATA(found), sizeof *attached);
+    return got <= 0 ? -1 : read_all(control, (char *)frame + got, sizeof *frame - got);
+}
+
+static void serve(struct box *box, uint32_t kind, char *request, size_t size, int attached)
+{
+    if (kind == EXEC)
+        command_run(box, request, size);
+    else if (kind == WARM)
+        resident_start(box, request, size);
+    else if (kind == LANE)
+        lane_open(box, attached);
+    else if (kind == PUT)
+        files_put(box, request, size);
+    else if (kind == GET)
+        files_get(box, request, size);
+    else if (kind == SNAPSHOT)
+        snapshot_take(box);
+    else if (kind == RETURN)
+        snapshot_return(box, request, size);
+    else if (kind == HASH)
+        snapshot_hash(box, request, size);
+    else if (kind == GIVE)
+        snapshot_give(box, request, size, attached);
+    else if (kind == ACCEPT)
+        snapshot_accept(box, attached);
+    /* a KILL that came too late is ignored */
+}
+
+_Noreturn void box_serve(struct box *box)
+{
+    int attached;
     struct frame frame;
-    struct box box = {.control = -1};
+    while (!next_frame(box->control, &frame, &attached)) {
+        while (waitpid(-1, NULL, WNOHANG) > 0)
+            continue; /* lanes that have ended, and what they left */
+        char *request = malloc(frame.size + 1);
+        if (!request)
+            fail(box, "out of memory for a request");
+        if (read_all(box->control, request, frame.size))
+            break;
+        serve(box, frame.kind, request, frame.size, attached);
+        free(request);
+        if (attached >= 0)
+            close(attached);
+    }
+    _exit(0);
+}
+
+_Noreturn void box_main(int orders, const struct cgroup *group, const char *image)
+{
+    int unmapped = EPIPE;
+    struct box box = {.control = -1, .resident = -1, .image = *image == '+' ? BUILDING : *image ? IMAGE : NO_IMAGE};
     int outside = group_join(group) ? errno : 0;
     keep_descriptors(&box, orders, group);
-    if (recv(launcher, &unmapped, sizeof unmapped, 0) != sizeof unmapped)
-        _exit(1);
+    int tree = receive_with_socket(launcher, &unmapped, sizeof unmapped); /* as root, with an image: its layers */
     if ((errno = outside))
         fail(&box, "enter the cgroup");
     if ((errno = unmapped))
-        fail(&box, "map ids");
-    settle(&box);
-    box.work = open("/sandbox", O_PATH | O_DIRECTORY | O_CLOEXEC);
+        fail(&box, *image ? "map ids, or those of the layers (needs a file system with id-mapped mounts)" : "map ids");
+    settle(&box, image, tree);
     srandom(getpid() ^ time(NULL));
+#ifdef M_MMAP_THRESHOLD
+    mallopt(M_MMAP_THRESHOLD, 256 << 10); /* else glibc keeps what was large once, which the sandbox would pay for */
+#endif
     take_orders(&box);
-    while (!read_all(box.control, &frame, sizeof frame)) {
-        char *request = malloc(frame.size + 1);
-        if (!request)
-            fail(&box, "out of memory for a request");
-        if (read_all(box.control, request, frame.size))
-            break;
-        if (frame.kind == EXEC)
-            command_run(&box, request, frame.size);
-        else if (frame.kind == PUT)
-            files_put(&box, request, frame.size);
-        else if (frame.kind == GET)
-            files_get(&box, request, frame.size);
-        free(request); /* a KILL that came too late is ignored */
-    }
-    _exit(0);
+    box_serve(&box);
 }

@@ -20,7 +20,7 @@ except ImportError:  # run as a script, without the build backend
 
 HERE = Path(__file__).resolve().parent
 HELPER = HERE.parent / "src" / "temper" / "sandboxes" / "helper"
-FLAGS = ("-std=gnu11", "-O2", "-Wall", "-Wextra", "-fstack-protector-strong")
+FLAGS = ("-std=gnu11", "-O2", "-Wall", "-Wextra", "-fstack-protector-strong", "-pthread")
 
 
 class HelperHook(BuildHookInterface):

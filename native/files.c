@@ -8,6 +8,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <linux/openat2.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,13 +17,37 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+/* Where the kernel has no openat2 (gVisor): a step at a time, none of which follows a link. */
+static int open_by_steps(int directory, const char *path, uint64_t flags)
+{
+    char part[NAME_MAX + 1];
+    for (int at = dup(directory), last = 0; at >= 0;) {
+        size_t size = strcspn(path, "/");
+        last = !path[size];
+        memcpy(part, path, size <= NAME_MAX ? size : 0);
+        part[size <= NAME_MAX ? size : 0] = 0;
+        errno = EXDEV; /* also for "", which a name that is too long became */
+        uint64_t how = (last ? flags : O_PATH | O_DIRECTORY) | O_NOFOLLOW | O_CLOEXEC;
+        int next = !*part || !strcmp(part, "..") ? -1 : openat(at, part, how);
+        int error = errno == ENOTDIR ? ELOOP : errno;
+        close(at);
+        errno = error;
+        if (last)
+            return next;
+        at = next;
+        path += size + 1;
+    }
+    return -1;
+}
+
 static int open_beneath(int directory, const char *path, uint64_t flags)
 {
     struct open_how how = {
         .flags = flags | O_CLOEXEC,
         .resolve = RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS | RESOLVE_NO_MAGICLINKS | RESOLVE_NO_XDEV,
     };
-    return syscall(SYS_openat2, directory, path, &how, sizeof how);
+    int fd = syscall(SYS_openat2, directory, path, &how, sizeof how);
+    return fd < 0 && errno == ENOSYS ? open_by_steps(directory, path, flags) : fd;
 }
 
 /* The directory of `path`, made where it is missing; `*name` becomes the last part. */
@@ -86,11 +111,12 @@ static int put(int work, char *path, const char *content, size_t size)
     return error;
 }
 
-/* Request: any number of (path size, content size, path, content). Reply: errno of the first that failed, its path. */
-void files_put(const struct box *box, char *request, size_t size)
+/* Any number of (path size, content size, path, content). Gives errno of the first that failed, its path in `tried`. */
+uint32_t files_write(const struct box *box, int work, char *request, size_t size, char tried[4096])
 {
     uint32_t error = 0;
-    char path[4096] = "", tried[4096] = "";
+    char path[4096] = "";
+    tried[0] = 0;
     while (size && !error) {
         uint32_t sizes[2];
         if (size < sizeof sizes)
@@ -101,11 +127,19 @@ void files_put(const struct box *box, char *request, size_t size)
             fail(box, "a put request is cut short");
         memcpy(path, request + sizeof sizes, sizes[0]);
         path[sizes[0]] = 0;
-        memcpy(tried, path, sizeof tried);
-        error = put(box->work, path, request + sizeof sizes + sizes[0], sizes[1]);
+        memcpy(tried, path, sizeof path);
+        error = put(work, path, request + sizeof sizes + sizes[0], sizes[1]);
         request += whole;
         size -= whole;
     }
+    return error;
+}
+
+/* Request: as above. Reply: the errno, and the path if it is one. */
+void files_put(const struct box *box, char *request, size_t size)
+{
+    char tried[4096];
+    uint32_t error = files_write(box, box->work, request, size, tried);
     send_frame(box->control, DONE, 2, (struct iovec[]){{&error, sizeof error}, {tried, error ? strlen(tried) : 0}});
 }
 

@@ -27,6 +27,8 @@ static char own_name[32];
 static const char *const controllers[3] = {"memory", "pids", "cpuacct"};
 static const char *const counter_files[2][3] = {{"memory.oom_control", "pids.events", "cpuacct.usage"},
                                                 {"memory.events", "pids.events", "cpu.stat"}};
+static const char *const bound_files[2][2] = {{"memory.limit_in_bytes", "memory.memsw.limit_in_bytes"},
+                                              {"memory.max", "memory.swap.max"}};
 
 /* ---- finding a place ---- */
 
@@ -177,7 +179,7 @@ int group_make(uint64_t id, struct cgroup *out)
 {
     char name[24];
     snprintf(name, sizeof name, "%llu", (unsigned long long)id);
-    *out = (struct cgroup){{-1, -1, -1}, {-1, -1, -1}};
+    *out = (struct cgroup){{-1, -1, -1}, {-1, -1, -1}, {-1, -1}};
     for (int i = 0; i < 3; i++) {
         if (directories[i] < 0)
             continue;
@@ -187,6 +189,8 @@ int group_make(uint64_t id, struct cgroup *out)
         if (version == 1 || !i)
             out->members[i] = open_in(directories[i], id, "cgroup.procs", O_WRONLY);
     }
+    out->bounds[0] = open_in(directories[0], id, bound_files[version - 1][0], O_WRONLY);
+    out->bounds[1] = version == 1 ? open_in(directories[0], id, bound_files[0][1], O_WRONLY) : -1;
     return 0;
 }
 
@@ -205,11 +209,11 @@ int group_limit(uint64_t id, const struct limits *limits)
     uint64_t memory = limits->memory + limits->disk;
     int two = version == 2;
     if (directories[0] >= 0) {
-        if (write_number(directories[0], id, two ? "memory.max" : "memory.limit_in_bytes", memory))
+        const char *const *files = bound_files[version - 1];
+        if (write_number(directories[0], id, files[0], memory))
             return -1;
-        const char *swap = two ? "memory.swap.max" : "memory.memsw.limit_in_bytes"; /* v1 counts both together */
-        if (write_number(directories[0], id, swap, two ? 0 : memory) && errno != ENOENT)
-            return -1; /* the file is there only where swap is accounted */
+        if (write_number(directories[0], id, files[1], two ? 0 : memory) && errno != ENOENT)
+            return -1; /* v1 counts swap and memory together; the file is there only where swap is accounted */
     }
     return directories[1] >= 0 ? write_number(directories[1], id, "pids.max", limits->pids + 2) : 0;
 }
@@ -223,8 +227,21 @@ int group_join(const struct cgroup *group)
     return 0;
 }
 
+/* What the box itself holds (snapshots) comes on top. It may fail when it lowers the limit; then it stays. */
+void group_bound(const int bounds[2], uint64_t memory)
+{
+    char text[24];
+    int size = snprintf(text, sizeof text, "%llu", (unsigned long long)memory);
+    const int order[3] = {bounds[1], bounds[0], bounds[1]}; /* v1: never less for both than for memory alone */
+    for (int i = 0; i < 3; i++)
+        if (order[i] >= 0 && pwrite(order[i], text, size, 0) < 0)
+            continue;
+}
+
 void group_close(const struct cgroup *group)
 {
+    close(group->bounds[0]);
+    close(group->bounds[1]);
     for (int i = 0; i < 3; i++) {
         close(group->counters[i]);
         close(group->members[i]);

@@ -1,6 +1,8 @@
 /* The launcher: one small process per backend, spawned by its owner, so that no sandbox is forked from a fat process.
  *
- *   helper serve FD [PATH...]   serve the owner at the other end of FD (a SOCK_SEQPACKET); PATHs are shown read-only
+ *   helper serve FD [--layers DIR | --build DIR] [PATH...]
+ *                               serve the owner at the other end of FD (a SOCK_SEQPACKET); PATHs are shown read-only;
+ *                               DIR holds the layers of images, read-only or, to build them, writable
  *   helper filter               write the seccomp filter to stdout, as `bwrap --seccomp` reads it
  *
  * It leaves the host's mounts for a small root with the read-only base, made once and shared by all boxes. As root it
@@ -12,6 +14,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/capability.h>
 #include <linux/filter.h>
 #include <linux/mount.h>
 #include <poll.h>
@@ -29,17 +32,22 @@
 #include <unistd.h>
 
 #define UNUSED_IDS 0x70000000u /* systemd's table of ids leaves 0x70000000 to 0x7fffffff to nobody */
+#define OWNER_IDS 0x7c000000u
 
-#define STOCK 8 /* boxes that are set up ahead */
+#define STOCK 8 /* boxes that are set up ahead: over the host, and with the image that was asked for twice running */
 
 struct running {
     pid_t pid;
     int socket;          /* to tell it what to do; -1 once it is told */
     uint64_t group, id;  /* `id` is the owner's number for it */
+    uint64_t image;      /* the number of its image, 0 for none */
 };
 
 static struct running *boxes; /* those not told yet come first, the oldest first */
 static int box_count, box_room, spare_count;
+static char last_image[IMAGE_SIZE]; /* asked for last */
+static uint64_t image_number;
+static int image_stock;
 static int control, privileged;
 static uid_t outer_uid;
 static gid_t outer_gid;
@@ -107,6 +115,7 @@ static void show(const char *path)
     else
         close(open(to, O_WRONLY | O_CREAT | O_CLOEXEC, 0644));
     must(mount(from, to, NULL, MS_BIND | MS_REC, NULL), path);
+    layers_remember(path);
 }
 
 static void write_new(const char *path, const char *text)
@@ -158,7 +167,7 @@ static void make_base(char **paths)
 }
 
 /* Leaves the host's mounts: / becomes a tmpfs with /proc (the host's, for its pid namespace) and /box. */
-static void enter_own_root(char **paths)
+static void enter_own_root(const char *store, int writable, char **paths)
 {
     must(mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL), "make mounts private");
     must(mount("tmpfs", "/tmp", "tmpfs", MS_NOSUID | MS_NODEV, "mode=0755,size=1m"), "mount a root");
@@ -167,6 +176,8 @@ static void enter_own_root(char **paths)
     must(chdir("/"), "change the root");
     must(mount("/old/proc", "/proc", NULL, MS_BIND | MS_REC, NULL), "show /proc");
     make_base(paths);
+    if (store)
+        must(layers_show(store, writable), store);
     must(umount2("/old", MNT_DETACH), "leave the host's root");
 }
 
@@ -211,8 +222,23 @@ static int map_ids(pid_t pid)
     return 0;
 }
 
+/* As root, around the clone of a box: its user namespace gets an owner of its own, since the kernel counts quotas
+ * (inotify, message queues, namespaces) along the chain of owners, where root's would be shared by all. */
+static void be_effectively(uid_t id)
+{
+    struct __user_cap_header_struct header = {_LINUX_CAPABILITY_VERSION_3, 0};
+    struct __user_cap_data_struct held[2];
+    if (!privileged)
+        return;
+    must(syscall(SYS_setresuid, -1, id, -1), "change the effective id");
+    must(syscall(SYS_capget, &header, held), "read capabilities");
+    for (int i = 0; i < 2; i++)
+        held[i].effective = held[i].permitted;
+    must(syscall(SYS_capset, &header, held), "keep capabilities");
+}
+
 /* A box without a socket yet: it enters its group and sets itself up while nobody waits. */
-static void breed(void)
+static void breed(const char *image, uint64_t number)
 {
     static uint64_t groups_made;
     struct cgroup group;
@@ -221,43 +247,69 @@ static void breed(void)
         give_up("remember a box");
     if (group_make(++groups_made, &group) || socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends))
         give_up("make a group or a socket for a box");
+    be_effectively(OWNER_IDS | (getpid() & 0xffffu) << 10 | (groups_made & 0x3ff));
     pid_t pid = syscall(SYS_clone, SIGCHLD | CLONE_NEWUSER | CLONE_NEWPID, NULL, NULL, NULL, NULL);
     if (!pid) {
         close(ends[0]);
-        box_main(ends[1], &group);
+        box_main(ends[1], &group, image);
     }
     must(pid, "clone a box");
+    be_effectively(0);
     int error = map_ids(pid) ? errno : 0;
-    send(ends[0], &error, sizeof error, MSG_NOSIGNAL);
+    int tree = *image && privileged && !error ? layers_map(pid) : -1;
+    if (tree < 0 && *image && privileged && !error)
+        error = errno;
+    send_with(ends[0], &error, sizeof error, &tree, tree >= 0);
+    if (tree >= 0)
+        close(tree);
     close(ends[1]);
     group_close(&group);
     memmove(boxes + spare_count + 1, boxes + spare_count, (box_count - spare_count) * sizeof *boxes);
-    boxes[spare_count++] = (struct running){pid, ends[0], groups_made, 0};
+    boxes[spare_count++] = (struct running){pid, ends[0], groups_made, 0, number};
     box_count++;
 }
 
-/* Hands the oldest spare box its limits and the socket to its owner. */
+static int spares(uint64_t number)
+{
+    int found = 0;
+    for (int i = 0; i < spare_count; i++)
+        found += boxes[i].image == number;
+    return found;
+}
+
+/* Gives the number of an image. Spare boxes with the one before are of no use any more. */
+static uint64_t number_of(const char *wanted)
+{
+    if (!*wanted)
+        return 0;
+    image_stock = strcmp(wanted, last_image) ? 0 : STOCK;
+    for (int i = 0; !image_stock && i < spare_count; i++)
+        if (boxes[i].image)
+            kill(boxes[i].pid, SIGKILL);
+    if (!image_stock)
+        image_number++;
+    memcpy(last_image, wanted, sizeof last_image);
+    return image_number;
+}
+
+/* Hands the oldest spare box with that image, or a new one, its limits and the socket to its owner. */
 static void start_box(int socket, const struct open_request *request)
 {
-    if (!spare_count)
-        breed();
-    struct running box = boxes[0];
-    struct iovec part = {(void *)request, sizeof *request};
-    union {
-        char bytes[CMSG_SPACE(sizeof(int))];
-        struct cmsghdr align;
-    } space = {{0}};
-    struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = &space, .msg_controllen = sizeof space};
-    *CMSG_FIRSTHDR(&message) = (struct cmsghdr){CMSG_LEN(sizeof(int)), SOL_SOCKET, SCM_RIGHTS};
-    memcpy(CMSG_DATA(CMSG_FIRSTHDR(&message)), &socket, sizeof socket);
-    memmove(boxes, boxes + 1, --box_count * sizeof *boxes);
+    uint64_t number = number_of(request->image);
+    int spare = 0;
+    while (spare < spare_count && boxes[spare].image != number)
+        spare++;
+    if (spare == spare_count)
+        breed(request->image, number);
+    struct running box = boxes[spare];
+    memmove(boxes + spare, boxes + spare + 1, (--box_count - spare) * sizeof *boxes);
     spare_count--;
-    boxes[box_count++] = (struct running){box.pid, -1, box.group, request->id};
+    boxes[box_count++] = (struct running){box.pid, -1, box.group, request->id, number};
     if (group_limit(box.group, &request->limits)) {
         send_failure(socket, "limit the group");
         kill(box.pid, SIGKILL);
     } else
-        sendmsg(box.socket, &message, MSG_NOSIGNAL); /* refused by a dead one, which is reaped */
+        send_with(box.socket, request, sizeof *request, &socket, 1); /* refused by a dead one, which is reaped */
     close(box.socket);
     close(socket);
 }
@@ -300,6 +352,45 @@ int receive_with_socket(int from, void *into, size_t size)
     return socket;
 }
 
+int send_with(int socket, const void *what, size_t size, const int *files, int count)
+{
+    union {
+        char bytes[CMSG_SPACE(32 * sizeof(int))];
+        struct cmsghdr align;
+    } space = {{0}};
+    struct iovec part = {(void *)what, size};
+    struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1};
+    if (count) {
+        message.msg_control = &space;
+        message.msg_controllen = CMSG_SPACE(count * sizeof *files);
+        *CMSG_FIRSTHDR(&message) = (struct cmsghdr){CMSG_LEN(count * sizeof *files), SOL_SOCKET, SCM_RIGHTS};
+        memcpy(CMSG_DATA(CMSG_FIRSTHDR(&message)), files, count * sizeof *files);
+    }
+    return sendmsg(socket, &message, MSG_NOSIGNAL) == (ssize_t)size ? 0 : -1;
+}
+
+int send_descriptors(int socket, const int *files, int count)
+{
+    return send_with(socket, &count, sizeof count, files, count);
+}
+
+int receive_descriptors(int socket, int *files, int room)
+{
+    union {
+        char bytes[CMSG_SPACE(32 * sizeof(int))];
+        struct cmsghdr align;
+    } space;
+    int count;
+    struct iovec part = {&count, sizeof count};
+    struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = &space, .msg_controllen = sizeof space};
+    ssize_t got = recvmsg(socket, &message, MSG_CMSG_CLOEXEC);
+    struct cmsghdr *attached = CMSG_FIRSTHDR(&message);
+    if (got != sizeof count || count > room || !attached || attached->cmsg_len != CMSG_LEN(count * sizeof *files))
+        return -1;
+    memcpy(files, CMSG_DATA(attached), count * sizeof *files);
+    return count;
+}
+
 static _Noreturn void serve(int owner)
 {
     sigset_t children;
@@ -327,8 +418,12 @@ static _Noreturn void serve(int owner)
             stocked = 0;
         }
         if (!ready) { /* nobody waits */
-            breed();
-            stocked = spare_count >= STOCK;
+            if (spares(0) < STOCK)
+                breed("", 0);
+            else if (spares(image_number) < image_stock)
+                breed(last_image, image_number);
+            else
+                stocked = 1;
         }
     }
     for (int i = 0; i < box_count; i++)
@@ -346,25 +441,35 @@ int main(int argc, char **argv)
         size_t size = filter->len * sizeof *filter->filter;
         return fwrite(filter->filter, 1, size, stdout) != size;
     }
+    if (argc == 3 && !strcmp(argv[1], "guest"))
+        guest_main(argv[2]);
     if (argc < 3 || strcmp(argv[1], "serve")) {
-        fprintf(stderr, "usage: helper serve FD [PATH...] | helper filter\n");
+        fprintf(stderr, "usage: helper serve FD [--layers DIR | --build DIR] [PATH...] | helper filter\n");
         return 2;
     }
-    control = atoi(argv[2]);
+    control = owner_socket(argv[2], SOCK_SEQPACKET);
     fcntl(control, F_SETFD, FD_CLOEXEC);
     umask(022);
     outer_uid = geteuid();
     outer_gid = getegid();
     privileged = outer_uid == 0 && owns_unused_ids();
-    int owner = syscall(SYS_pidfd_open, getppid(), 0);
-    must(owner, "watch the owner");
+    int owner = getppid() ? syscall(SYS_pidfd_open, getppid(), 0) : -1; /* pid 1 of a container has no parent */
+    if (getppid())
+        must(owner, "watch the owner");
     struct launcher_note hello = {.kind = HELLO, .privileged = privileged};
     groups_find(&hello);
     if (privileged)
         must(unshare(CLONE_NEWNS), "make a mount namespace (root needs CAP_SYS_ADMIN)");
     else
         become_namespace_root();
-    enter_own_root(argv + 3);
+    char **paths = argv + 3;
+    const char *store = NULL;
+    int writable = *paths && !strcmp(*paths, "--build");
+    if (writable || (*paths && !strcmp(*paths, "--layers"))) {
+        store = paths[1];
+        paths += 2;
+    }
+    enter_own_root(store, writable, paths);
     filter_program();
     must(send(control, &hello, sizeof hello, MSG_NOSIGNAL), "greet the owner");
     serve(owner);

@@ -23,9 +23,9 @@ def main() -> None:
     # Sandboxes and verifiers share the cores with torch, whose waiting threads spin: without a limit a busy machine is
     # many times slower (14.5 s against 0.3 s for 41 small steps), with this one a quiet one is as fast as without.
     os.environ.setdefault("GOMP_SPINCOUNT", "10000")
-    from temper.cli import bench, doctor, evaluate, listing, run, sandbox  # each adds its verb to `app`
+    from temper.cli import audit, bench, check, doctor, evaluate, listing, new, regrade, run, sandbox  # they add verbs
 
-    del bench, doctor, evaluate, listing, run, sandbox
+    del audit, bench, check, doctor, evaluate, listing, new, regrade, run, sandbox
     try:
         app()
     except TemperError as error:

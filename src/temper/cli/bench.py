@@ -50,7 +50,7 @@ def bench(
 
 
 def commit() -> str:
-    """The checkout's commit, "" outside one; "-dirty" where files differ from it."""
+    """The checkout's commit, "" outside one."""
     try:
         head = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=True, cwd=_folder())
     except (OSError, subprocess.CalledProcessError, MissingError):

@@ -1,20 +1,79 @@
-"""`temper sandbox`: a sandbox by hand."""
+"""`temper sandbox`: a sandbox by hand, and the images that sandboxes start from."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import shutil
+import signal
 import sys
+import time
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from temper.cli import app
 from temper.core import registry
+from temper.core.errors import MissingError, RefusedError, nearest
 from temper.core.task import SandboxSpec
 
-group = typer.Typer(help="Run a command in a sandbox as a task would.", no_args_is_help=True)
+group = typer.Typer(
+    help="Run commands in a sandbox as a task would; build what sandboxes start from.", no_args_is_help=True
+)
 app.add_typer(group, name="sandbox")
+
+Image = Annotated[str, typer.Option(help="What to start from: a spec file, or an image's hash or the beginning of it.")]
+Network = Annotated[list[str] | None, typer.Option(help="A host, or host:port, that may be reached; can be repeated.")]
+Backend = Annotated[str, typer.Option(help="Which sandbox: see `temper list sandboxes`.")]
+
+
+@group.command(
+    "build", epilog="Examples:\n\n  temper sandbox build env.toml\n\n  temper sandbox exec --image env.toml -- pytest"
+)
+def build(
+    spec: Annotated[Path, typer.Argument(help="The environment: a TOML file, see docs/sandboxes.md.")],
+) -> None:
+    """Build an image from an environment's description, and write its lock file beside it."""
+    from temper.sandboxes.images.build import build_file
+    from temper.sandboxes.images.store import Store
+
+    image = asyncio.run(build_file(spec, Store(), lambda text: typer.secho(text, err=True, dim=True)))
+    typer.echo(f"image:{image.hash}")
+
+
+@group.command("ls", epilog="Example:\n\n  temper sandbox ls")
+def listing() -> None:
+    """List the images of this machine, the last used first."""
+    from temper.sandboxes.images.store import Store, size
+
+    store = Store()
+    for kept in store.images():
+        megabytes = sum(size(store.layers / key) for key in kept.image.layers) / 1e6
+        places = ", ".join(map(str, kept.roots)) or "no lock file names it"
+        days = (time.time() - kept.used) / 86400
+        typer.echo(f"{kept.path.stem}  {megabytes:8.1f} MB  used {days:.1f} days ago  {places}")
+
+
+@group.command("gc", epilog="Examples:\n\n  temper sandbox gc --dry-run\n\n  temper sandbox gc --days 3")
+def collect(
+    days: Annotated[float, typer.Option(help="Keep what was made or used in so many days.")] = 14.0,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would go, and keep it.")] = False,
+) -> None:
+    """Remove images, layers and downloads that no lock file names, nobody uses, and nobody has used lately."""
+    from temper.sandboxes.images.store import Store
+
+    store = Store()
+    for path in asyncio.run(store.gc(days, dry_run)):
+        typer.echo(path.relative_to(store.root))
+
+
+@group.command("shell", epilog="Example:\n\n  temper sandbox shell --image env.toml --network pypi.org")
+def shell(image: Image = "", network: Network = None, backend: Backend = "local") -> None:
+    """Open a shell in a sandbox, as a task's commands would find it; what it wrote is gone at the end."""
+    spec = SandboxSpec(base=_base(image), network=tuple(network) if network else "none")
+    raise typer.Exit(asyncio.run(_shell(backend, spec)))
 
 
 @group.command("exec", epilog="Example:\n\n  temper sandbox exec --file test.py -- python3 test.py")
@@ -22,10 +81,13 @@ def execute(
     argv: Annotated[list[str], typer.Argument(help="The command and its arguments, after --.")],
     file: Annotated[list[Path] | None, typer.Option(help="A file to put into the working directory.")] = None,
     seconds: Annotated[float, typer.Option(help="Limit of wall-clock time.")] = 10.0,
-    backend: Annotated[str, typer.Option(help="Which sandbox: see `temper list sandboxes`.")] = "local",
+    image: Image = "",
+    network: Network = None,
+    backend: Backend = "local",
 ) -> None:
     """Run one command, print its streams and how it ended; exit status is the command's, or 1 when it was ended."""
-    spec = SandboxSpec(files={f.name: f.read_bytes() for f in file or ()})
+    files = {f.name: f.read_bytes() for f in file or ()}
+    spec = SandboxSpec(files=files, base=_base(image), network=tuple(network) if network else "none")
     found = asyncio.run(_execute(backend, spec, argv, seconds))
     sys.stdout.buffer.write(found.stdout)
     sys.stderr.buffer.write(found.stderr)
@@ -33,11 +95,104 @@ def execute(
     raise typer.Exit(found.code if found.cause == "exited" else 1)
 
 
-async def _execute(backend: str, spec: SandboxSpec, argv: list[str], seconds: float):  # type: ignore[no-untyped-def]
+@group.command("serve", epilog="Example:\n\n  temper sandbox serve --host 10.0.0.5 --key-file ~/.temper-key")
+def serve(
+    host: Annotated[str, typer.Option(help="Address to listen on; beyond loopback a key is needed.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="Port to listen on.")] = 7411,
+    key_file: Annotated[str, typer.Option(help="File with the shared key, 32 characters or more.")] = "",
+    backend: Annotated[str, typer.Option(help="Which sandbox: see `temper list sandboxes`.")] = "local",
+) -> None:
+    """Offer this machine's sandboxes to others, who name it as `sandboxes.kind = "remote"`; until interrupted."""
+    from temper.sandboxes import remote
+
+    asyncio.run(_serve(backend, host, port, remote.read_key(key_file)))
+
+
+async def _serve(backend: str, host: str, port: int, key: bytes) -> None:
+    from temper.sandboxes.serve import serving
+
     module, config = registry.configure("sandboxes", backend)
     sandboxes = module.create(config)
     try:
-        box = await sandboxes.open(spec)
-        return await box.exec(argv, seconds=seconds)
+        async with serving(sandboxes, host, port, key) as bound:
+            typer.echo(f"{backend} sandboxes at {host}:{bound}")
+            await asyncio.get_running_loop().create_future()
     finally:
         await sandboxes.close()
+
+
+async def _execute(backend: str, spec: SandboxSpec, argv: list[str], seconds: float):  # type: ignore[no-untyped-def]
+    async with _opened(backend, spec) as box:
+        return await box.exec(argv, seconds=seconds)
+
+
+async def _shell(backend: str, spec: SandboxSpec) -> int:
+    """Keys go in and the screen comes out until the shell ends; gives its exit status."""
+    loop = asyncio.get_running_loop()
+    async with _opened(backend, spec) as box:
+        if not hasattr(box, "terminal"):
+            raise RefusedError(f"{backend} sandboxes have no terminal: choose the local backend")
+        columns, rows = shutil.get_terminal_size()
+        terminal = await box.terminal(rows=rows, columns=columns)
+        writing: set[asyncio.Task[None]] = set()
+
+        def typed() -> None:
+            keys = sys.stdin.buffer.raw.read(4096)  # type: ignore[attr-defined]
+            if not keys:
+                loop.remove_reader(sys.stdin.fileno())
+            writing.add(loop.create_task(terminal.write(keys or b"\x04")))
+
+        def resized() -> None:
+            columns, rows = shutil.get_terminal_size()
+            terminal.resize(rows, columns)
+
+        with _raw(sys.stdin.fileno()):
+            loop.add_reader(sys.stdin.fileno(), typed)
+            loop.add_signal_handler(signal.SIGWINCH, resized)
+            while terminal.ended is None:
+                sys.stdout.buffer.write(await terminal.read(60.0, 0.01))
+                sys.stdout.flush()
+            loop.remove_reader(sys.stdin.fileno())
+        return terminal.ended.code
+
+
+@contextlib.asynccontextmanager
+async def _opened(backend: str, spec: SandboxSpec) -> AsyncIterator[Any]:
+    module, config = registry.configure("sandboxes", backend)
+    sandboxes = module.create(config)
+    try:
+        yield await sandboxes.open(spec)
+    finally:
+        await sandboxes.close()
+
+
+@contextlib.contextmanager
+def _raw(fd: int) -> Iterator[None]:
+    """Each key at once, where that is a terminal."""
+    import termios
+    import tty
+
+    before = termios.tcgetattr(fd) if sys.stdin.isatty() else None
+    if before is not None:
+        tty.setraw(fd)
+    try:
+        yield
+    finally:
+        if before is not None:
+            termios.tcsetattr(fd, termios.TCSADRAIN, before)
+
+
+def _base(image: str) -> str:
+    """A sandbox's base from what a person says; a spec file is built first, where that is not done yet."""
+    from temper.sandboxes.images.build import build_file
+    from temper.sandboxes.images.store import Store
+
+    if not image:
+        return "host"
+    if Path(image).is_file():
+        return f"image:{asyncio.run(build_file(Path(image), Store(), lambda _: None)).hash}"
+    known = [kept.path.stem for kept in Store().images()]
+    found = [name for name in known if name.startswith(image.removeprefix("image:"))]
+    if len(found) != 1:
+        raise MissingError(f"expected one image that begins {image!r}, found {len(found)}; {nearest('', known)}")
+    return f"image:{found[0]}"

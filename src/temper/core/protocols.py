@@ -125,13 +125,41 @@ class Sandbox(Protocol):
 
 @runtime_checkable
 class Snapshots(Protocol):
-    """A separate capability of some sandboxes: states that can be gone back to, and copied."""
+    """A separate capability of some sandboxes: states of the files that can be gone back to, and copied.
 
-    async def snapshot(self) -> str: ...
+    Raises LookupError for an id that this sandbox does not know. A fork knows the one that it began with.
+    """
 
-    async def rollback(self, snapshot: str) -> None: ...
+    async def snapshot(self) -> str:
+        """What runs goes on, and cannot tell."""
+        ...
 
-    async def fork(self, snapshot: str, n: int) -> list[Sandbox]: ...
+    async def rollback(self, snapshot: str) -> None:
+        """Ends what runs."""
+        ...
+
+    async def fork(self, snapshot: str, n: int) -> list[Sandbox]:
+        """New sandboxes that begin there, with nothing running."""
+        ...
+
+
+class Session(Protocol):
+    """A shell or a Python that keeps its state between turns. `ended` is how it ended, None while it goes on."""
+
+    ended: Exit | None
+
+    async def send(self, text: str, seconds: float = 10.0) -> Exit:
+        """One turn: its streams, its status, its cause. Past `seconds` it is interrupted, then killed."""
+        ...
+
+    async def close(self) -> None: ...
+
+
+@runtime_checkable
+class Sessions(Protocol):
+    """A separate capability of some sandboxes."""
+
+    async def session(self, language: Literal["shell", "python"] = "shell") -> Session: ...
 
 
 class SandboxBackend(Protocol):

@@ -56,17 +56,20 @@ class SandboxSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     """What a sandbox must offer and must enforce. Sizes are bytes, times seconds.
 
     `files` maps paths relative to the working directory to their content. `require` names limits that must be
-    enforced hard (see `Capability`); a backend that cannot do so refuses.
+    enforced hard (see `Capability`); a backend that cannot do so refuses. `base`: "host", or "image:" and the hash of a
+    built image (`temper sandbox build`). `network`: "none", or the hosts that may be reached, as host or host:port
+    (ports 80 and 443 where none is named).
     """
 
     base: str = "host"
     files: dict[str, bytes] = field(default_factory=dict)
     env: dict[str, str] = field(default_factory=dict)
-    network: Literal["none"] = "none"
+    network: Literal["none"] | tuple[str, ...] = "none"
     memory: int = 512 << 20
     disk: int = 64 << 20
     file_size: int = 32 << 20
     pids: int = 64
+    open_files: int = 1024  # of one process
     cpu_seconds: float = 60.0
     output: int = 64 << 10  # bytes kept of each stream of one command; more ends the command
     require: tuple[str, ...] = ()

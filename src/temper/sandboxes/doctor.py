@@ -12,13 +12,16 @@ Line = tuple[str, Enforcement, str]
 
 _CGROUP = "run as root, or below a delegated cgroup: systemd-run --user --scope -p Delegate=yes temper ..."
 _WHY = {
-    "isolation": "namespaces (user, mount, pid, network, ipc, uts, cgroup), seccomp, no capabilities",
+    "isolation": "namespaces (user, mount, pid, net, ipc, uts, cgroup), seccomp, no capabilities, Landlock if present",
     "network": "an empty network namespace: loopback only",
     "wall": "the helper kills the command's pid namespace at its deadline",
     "output": "the helper kills at the limit",
     "file_size": "RLIMIT_FSIZE",
+    "open_files": "RLIMIT_NOFILE",
     "disk": "a tmpfs of that size",
     "inodes": "a tmpfs with so many inodes",
+    "snapshots": "packed copies, each with a manifest",
+    "quotas": "kernel quotas by user (inotify, pipe buffers): each sandbox is a host user of its own as root only",
 }
 _SWITCHES = {
     "/proc/sys/kernel/apparmor_restrict_unprivileged_userns": (

@@ -13,6 +13,7 @@ from temper.core.trace import Cause, Exit
 from temper.sandboxes.wire import Ending
 
 _PAGE = 4096
+_RACING = 2  # forks that race for the last place may all be refused
 
 
 def exit_of(ending: Ending, spec: SandboxSpec, seconds: float) -> Exit:
@@ -44,7 +45,7 @@ def _exhausted(ending: Ending, spec: SandboxSpec) -> tuple[Cause, str] | None:
         return "oom", f"resident {ending.peak_memory} of {spec.memory} bytes (sampled)"
     if ending.forks_refused:
         return "pids", f"pids.events: max={ending.forks_refused}"
-    if ending.peak_tasks >= spec.pids:
+    if ending.peak_tasks > spec.pids - _RACING:
         return "pids", f"{ending.peak_tasks} of {spec.pids} tasks (sampled)"
     if ending.disk_free < _PAGE or not ending.inodes_free:
         return "disk", f"tmpfs full: {ending.disk_free} bytes, {ending.inodes_free} inodes free"
@@ -64,4 +65,4 @@ def _ended(ending: Ending, spec: SandboxSpec, seconds: float) -> tuple[Cause, st
         return "signalled", f"signal {ending.code}"
     if ending.ended == "exited":
         return "exited", f"status {ending.code}"
-    return "backend-lost", f"the helper says {ending.ended}"
+    return "backend-lost", f"the helper says {ending.ended}: {ending.stderr[-100:].decode('utf-8', 'replace')!r}"

@@ -53,16 +53,18 @@ class Backend:
 
 
 class Fake:
-    """One sandbox; implements `Snapshots` too. Snapshots are content, so they outlive the sandbox that made them."""
+    """One sandbox; implements `Snapshots` too. A fork can go back to the snapshot that it began with."""
 
-    def __init__(self, backend: Backend, files: dict[str, bytes]) -> None:
+    def __init__(
+        self, backend: Backend, files: dict[str, bytes], snapshots: dict[str, dict[str, bytes]] | None = None
+    ) -> None:
         backend.opened += 1
         backend.open_now += 1
         self.id = f"fake-{backend.opened}"
         self.capabilities = backend.capabilities()
         self._backend = backend
         self._files = files
-        self._snapshots: dict[str, dict[str, bytes]] = {}
+        self._snapshots = snapshots or {}
         self._closed = False
 
     async def exec(
@@ -95,7 +97,8 @@ class Fake:
 
     async def fork(self, snapshot: str, n: int) -> list[Fake]:
         self._check()
-        return [Fake(self._backend, dict(self._snapshots[snapshot])) for _ in range(n)]
+        content = self._snapshots[snapshot]
+        return [Fake(self._backend, dict(content), {snapshot: content}) for _ in range(n)]
 
     async def close(self) -> None:
         self._backend.open_now -= not self._closed

@@ -12,12 +12,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import errno
 import os
 import socket
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from msgspec import Struct
@@ -26,23 +25,45 @@ from temper.core.blame import FaultError
 from temper.core.errors import ConfigError, MissingError, RefusedError
 from temper.core.protocols import Enforcement
 from temper.core.task import SandboxSpec
-from temper.core.trace import Exit
-from temper.sandboxes import evidence, wire
+from temper.sandboxes import network, wire
+from temper.sandboxes.box import GRACE, Local
+from temper.sandboxes.images.records import Image
+from temper.sandboxes.images.store import Store
 
 _HELPER = Path(__file__).with_name("helper")
 _STARTING = 16  # sandboxes being set up at once; more only wait for each other
-_GRACE = 20.0  # seconds beyond a command's own limit until the helper itself counts as lost
+
+Spawn = Callable[[Sequence[str]], tuple[subprocess.Popen[bytes], socket.socket]]  # from paths: process, control socket
+
+# Doors that may stay open where the limit behind them is not hard (`temper check sandbox`), and why.
+_UNCOUNTED = "without cgroups nobody counts memory that no process has mapped"
+_SHARED = "the kernel counts it by host user, and a plain user is one"
+OPEN_DOORS: dict[str, str] = {
+    "exhaust/memfd": _UNCOUNTED,
+    "exhaust/SysV shared memory": _UNCOUNTED,
+    "exhaust/socket buffers": _UNCOUNTED,
+    "exhaust/inotify": _SHARED,
+    "exhaust/pipe pages": _SHARED,
+    "exhaust/queued signals": _SHARED,
+}
 
 
 class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`paths` are files or directories of the host that sandboxes see, read-only, at the same place."""
+    """`paths` are files or directories of the host that sandboxes see, read-only, at the same place.
+
+    Programs in their `bin` are found first, so that a virtual environment's Python, with its packages, is `python3`.
+    """
 
     paths: tuple[str, ...] = ()
 
 
 def create(config: Config | None = None) -> Backend:
     """Starts the helper. Raises MissingError where it was not built, RefusedError where the kernel forbids it."""
-    return Backend(config or Config())
+    try:
+        store = Store()
+    except (OSError, RuntimeError):  # no home, or one that cannot be written: then without images
+        store = None
+    return Backend(config or Config(), store)
 
 
 def probe() -> wire.Note:
@@ -50,13 +71,13 @@ def probe() -> wire.Note:
     process, control = _spawn([])
     hello = _greeting(process, control)
     control.close()
-    process.wait(_GRACE)
+    process.wait(GRACE)
     return hello
 
 
 def seccomp_filter() -> bytes:
     """The filter that commands run under, as `bwrap --seccomp` reads it."""
-    return subprocess.run([str(_helper()), "filter"], capture_output=True, check=True).stdout
+    return subprocess.run([str(helper()), "filter"], capture_output=True, check=True).stdout
 
 
 def capabilities_of(hello: wire.Note) -> dict[str, Enforcement]:
@@ -70,20 +91,33 @@ def capabilities_of(hello: wire.Note) -> dict[str, Enforcement]:
         "disk": "hard",
         "inodes": "hard",
         "pids": "hard",
+        "open_files": "hard",
         "memory": "hard" if hello.memory else "advisory",
         "cpu_seconds": "hard" if hello.cpu else "advisory",
+        "snapshots": "hard",
+        "quotas": "hard" if hello.privileged else "advisory",
     }
 
 
 class Backend:
     """A running launcher and its sandboxes."""
 
-    def __init__(self, config: Config) -> None:
+    def __init__(
+        self, config: Config, store: Store | None = None, *, build: bool = False, spawn: Spawn | None = None
+    ) -> None:
+        """`store`: where images are; with `build`, their layers can be made. `spawn`: starts the launcher elsewhere."""
         prefix = sys.base_prefix
-        self._path = f"{prefix}/bin:/usr/local/bin:/usr/bin:/bin"
-        self.process, self._control = _spawn([prefix, *_checked(config.paths)])
+        layers = [] if store is None else ["--build" if build else "--layers", str(store.layers)]
+        shown = _checked(config.paths)
+        programs = [f"{path}/bin" for path in (*shown, prefix) if Path(path, "bin").is_dir()]
+        self.path = ":".join((*programs, "/usr/local/bin", "/usr/bin", "/bin"))
+        self.process, self._control = (spawn or _spawn)([*layers, prefix, *shown])
         self.hello = _greeting(self.process, self._control)
         self._control.setblocking(False)
+        self._proxies: set[network.Proxy] = set()
+        self._store = store
+        self._images: dict[str, Image] = {}
+        self._held = contextlib.ExitStack()
         self._gone: dict[int, asyncio.Future[None]] = {}
         self._starting = asyncio.Semaphore(_STARTING)
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -96,9 +130,16 @@ class Backend:
     async def open(self, spec: SandboxSpec) -> Local:
         """A new sandbox with `spec.files` in it. Raises RefusedError, FaultError("backend-lost")."""
         self._check(spec)
+        return await self.start(spec, self._image(spec.base))
+
+    async def start(self, spec: SandboxSpec, image: Image | None, work: str = "") -> Local:
+        """As `open`, for a spec that was admitted before, in that image.
+
+        `work`: a directory beside the layers, for a backend that builds: what is written to the root stays in it.
+        """
         self._attach()
         async with self._starting:
-            return await self._start(spec)
+            return await self._start(spec, image, work)
 
     async def close(self) -> None:
         """Ends all sandboxes and the launcher."""
@@ -109,47 +150,87 @@ class Backend:
         self._control.close()
         self._lost = self._lost or "the backend is closed"
         self._release()
+        await asyncio.gather(*(self.unserve(proxy) for proxy in tuple(self._proxies)))
+        self._held.close()
         await _exited(self.process)
 
     def _check(self, spec: SandboxSpec) -> None:
-        if spec.base != "host":
-            raise RefusedError(f"the local backend knows the base 'host' only, the task asks for {spec.base!r}")
+        if spec.network != "none":
+            network.parse(spec.network)
         offered = self.capabilities()
         weak = [f"{name} is {offered.get(name, 'none')}" for name in spec.require if offered.get(name) != "hard"]
         if weak:
             raise RefusedError(f"the task requires hard limits; here {', '.join(weak)}: see `temper doctor`")
+
+    def _image(self, base: str) -> Image | None:
+        """None for the host. The image stays in the store as long as this backend lives."""
+        if base == "host":
+            return None
+        kind, _, name = base.partition(":")
+        if kind != "image" or self._store is None:
+            raise RefusedError(f"the local backend knows the bases 'host' and 'image:HASH', the task asks for {base!r}")
+        if name not in self._images:
+            self._images[name], file = self._store.hold(name)
+            self._held.enter_context(file)
+        return self._images[name]
 
     def _attach(self) -> None:
         if self._loop is None:
             self._loop = asyncio.get_running_loop()
             self._loop.add_reader(self._control.fileno(), self._listen)
 
-    async def _start(self, spec: SandboxSpec) -> Local:
+    async def _start(self, spec: SandboxSpec, image: Image | None, work: str) -> Local:
         if self._lost:
             raise FaultError("backend-lost", "sandboxes.local", self._lost)
         loop = asyncio.get_running_loop()
         self._opened += 1
         number = self._opened
+        port = 0 if spec.network == "none" else network.PORT
+        order = wire.pack_open(number, spec, port, image.stack(work) if image else "")
         mine, theirs = socket.socketpair()
         mine.setblocking(False)
         gone = self._gone[number] = loop.create_future()
         with theirs:
             try:
-                socket.send_fds(self._control, [wire.pack_open(number, spec)], [theirs.fileno()])
+                socket.send_fds(self._control, [order], [theirs.fileno()])
             except OSError as error:
                 mine.close()
                 raise FaultError("backend-lost", "sandboxes.local", f"the launcher does not answer: {error}") from error
         name = f"local-{os.getpid()}-{number}"
-        _, channel = await loop.create_connection(lambda: wire.Channel(name), sock=mine)
-        box = Local(name, self.capabilities(), spec, channel, gone, self._path)
+        proxy = None
+        try:
+            if spec.network != "none":
+                proxy = await self._serve(mine, spec.network)
+            _, channel = await loop.create_connection(lambda: wire.Channel(name), sock=mine)
+        except BaseException:
+            mine.close()
+            await self.unserve(proxy)
+            raise
+        box = Local(self, name, spec, image, proxy, channel, gone)
         try:
             await channel.ready(30.0)
             if spec.files:
                 await box.put_all(spec.files)
         except BaseException:
             channel.close()
+            await self.unserve(proxy)
             raise
         return box
+
+    async def _serve(self, control: socket.socket, allowed: tuple[str, ...]) -> network.Proxy | None:
+        """The proxy of a box that is about to be ready; None for one that fails, which tells why by itself."""
+        listening = await wire.socket_with_ready(control, 30.0)
+        if listening is None:
+            return None
+        proxy = network.Proxy(allowed)
+        await proxy.serve(listening)
+        self._proxies.add(proxy)
+        return proxy
+
+    async def unserve(self, proxy: network.Proxy | None) -> None:
+        if proxy is not None:
+            self._proxies.discard(proxy)
+            await proxy.close()
 
     def _listen(self) -> None:
         """The launcher says which boxes are no more, or has gone itself."""
@@ -178,63 +259,6 @@ class Backend:
         self._gone.clear()
 
 
-class Local:
-    """One sandbox. See `core.protocols.Sandbox`; commands run one after another."""
-
-    def __init__(
-        self,
-        name: str,
-        capabilities: Mapping[str, Enforcement],
-        spec: SandboxSpec,
-        channel: wire.Channel,
-        gone: asyncio.Future[None],
-        path: str,
-    ) -> None:
-        self.id = name
-        self.capabilities = capabilities
-        self._spec = spec
-        self._channel = channel
-        self._gone = gone
-        home = {"HOME": "/sandbox", "USER": "user", "LANG": "C.UTF-8", "TMPDIR": "/tmp", "PATH": path}
-        self._env = {**home, "PYTHONDONTWRITEBYTECODE": "1", **spec.env}
-
-    async def exec(
-        self, argv: Sequence[str], *, stdin: bytes = b"", seconds: float = 10.0, env: Mapping[str, str] | None = None
-    ) -> Exit:
-        request = wire.pack_exec(argv, {**self._env, **(env or {})}, stdin, seconds)
-        reply = await self._channel.call(wire.EXEC, request, seconds + _GRACE, f"{argv[0]!r} to end")
-        found = evidence.exit_of(wire.unpack_ending(reply), self._spec, seconds)
-        if found.cause == "backend-lost":
-            raise FaultError("backend-lost", self.id, found.evidence)
-        return found
-
-    async def put(self, path: str, content: bytes) -> None:
-        """Replaces a file, with the directories above it. Raises PermissionError for a way out, OSError when full."""
-        await self.put_all({path: content})
-
-    async def put_all(self, files: Mapping[str, bytes]) -> None:
-        reply = await self._channel.call(wire.PUT, wire.pack_put(files), _GRACE, "files to be written")
-        _raise(reply, os.fsdecode(reply[4:]), {errno.ELOOP: errno.EACCES, errno.EXDEV: errno.EACCES})
-
-    async def get(self, path: str) -> bytes:
-        reply = await self._channel.call(wire.GET, os.fsencode(path), _GRACE, f"{path!r} to be read")
-        _raise(reply, path, dict.fromkeys((errno.ELOOP, errno.EXDEV, errno.ENOTDIR, errno.ENXIO), errno.ENOENT))
-        return reply[4:]
-
-    async def close(self) -> None:
-        """Everything in the sandbox is dead, and its mounts and cgroup are gone, when this returns."""
-        self._channel.close()
-        done, _ = await asyncio.wait((self._gone,), timeout=_GRACE)
-        if not done:
-            raise FaultError("backend-lost", self.id, f"waited {_GRACE:.0f} s for the sandbox to end")
-
-
-def _raise(reply: bytes, path: str, as_if: Mapping[int, int]) -> None:
-    number = int.from_bytes(reply[:4], sys.byteorder)
-    if number:
-        raise OSError(as_if.get(number, number), os.strerror(number), path)
-
-
 def _checked(paths: Sequence[str]) -> list[str]:
     """Absolute paths to show. Raises ConfigError, MissingError."""
     found = [Path(path).absolute() for path in paths]
@@ -246,7 +270,8 @@ def _checked(paths: Sequence[str]) -> list[str]:
     return [str(path) for path in found]
 
 
-def _helper() -> Path:
+def helper() -> Path:
+    """The program. Raises MissingError."""
     if not _HELPER.exists():
         raise MissingError(f"no sandbox helper at {_HELPER}: run `python native/build.py`, or install Temper again")
     return _HELPER
@@ -256,7 +281,7 @@ def _spawn(paths: Sequence[str]) -> tuple[subprocess.Popen[bytes], socket.socket
     mine, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with theirs:
         process = subprocess.Popen(
-            [str(_helper()), "serve", str(theirs.fileno()), *paths],
+            [str(helper()), "serve", str(theirs.fileno()), *paths],
             pass_fds=[theirs.fileno()],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,  # else sandboxes would hold the owner's streams open
@@ -295,7 +320,7 @@ async def _exited(process: subprocess.Popen[bytes]) -> None:
     ended = loop.create_future()
     loop.add_reader(watched, lambda: ended.done() or ended.set_result(None))
     try:
-        done, _ = await asyncio.wait((ended,), timeout=_GRACE)
+        done, _ = await asyncio.wait((ended,), timeout=GRACE)
         if not done:
             process.kill()
     finally:

@@ -11,20 +11,27 @@ import contextlib
 import os
 import socket
 import struct
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Callable, Mapping, Sequence
 
 from msgspec import Struct
 
 from temper.core.blame import FaultError
+from temper.core.errors import RefusedError
 from temper.core.task import SandboxSpec
 
 _FRAME = struct.Struct("=II")
-_OPEN = struct.Struct("=8Q")
+_OPEN = struct.Struct("=10Q2048s")
 _NOTE = struct.Struct("=6IQ")
-_EXEC = struct.Struct("=4I")
+_EXEC = struct.Struct("=7I2H")
 _REPLY = struct.Struct("=Ii8QII")
+_NUMBER = struct.Struct("=I")
+_SIZE = struct.Struct("=2H")
 READY, EXEC, KILL, PUT, GET, DONE, FAILED = b"RXKPGDE"
-ENDED = ("exited", "signalled", "deadline", "output", "memory", "cpu", "cancelled", "lost")
+SNAPSHOT, RETURN, HASH, GIVE, ACCEPT = b"SBHVA"
+WARM, LANE, INPUT, INTERRUPT, RESIZE, SAID, TURN = b"WLICZOU"
+FRESH, FORKED, STREAMED, INTERACTIVE, TERMINAL = 1, 2, 4, 8, 16  # flags of EXEC
+ENDED = ("exited", "signalled", "deadline", "output", "memory", "cpu", "cancelled", "lost", "unwritten")
 
 
 class Note(Struct, frozen=True):
@@ -56,11 +63,15 @@ class Ending(Struct, frozen=True):
     stderr: bytes
 
 
-def pack_open(number: int, spec: SandboxSpec) -> bytes:
+def pack_open(number: int, spec: SandboxSpec, proxy: int = 0, image: str = "") -> bytes:
+    """`proxy`: a port that the owner wants handed over, or 0. `image`: layers, as `native/layers.c` has them."""
+    if len(image) >= 2048:
+        raise RefusedError(f"an image of so many layers that their names take {len(image)} bytes: 2047 at most")
     disk = max(spec.disk, 4096)  # to tmpfs, 0 means no limit
     inodes = 1024 + disk // 4096
     cpu_ms = int(spec.cpu_seconds * 1000)
-    return _OPEN.pack(number, spec.memory, disk, inodes, spec.file_size, spec.pids, cpu_ms, spec.output)
+    limits = (spec.memory, disk, inodes, spec.file_size, spec.pids, cpu_ms, spec.output, spec.open_files)
+    return _OPEN.pack(number, *limits, proxy, image.encode())
 
 
 def unpack_note(packet: bytes) -> Note | str:
@@ -70,12 +81,25 @@ def unpack_note(packet: bytes) -> Note | str:
     return Note(*_NOTE.unpack(packet))
 
 
-def pack_exec(argv: Sequence[str], env: Mapping[str, str], stdin: bytes, seconds: float) -> bytes:
+def pack_exec(
+    argv: Sequence[str],
+    env: Mapping[str, str],
+    stdin: bytes = b"",
+    seconds: float | None = None,
+    *,
+    flags: int = 0,
+    files: Mapping[str, bytes] | None = None,
+    program: bytes = b"",
+    screen: tuple[int, int] = (0, 0),
+) -> bytes:
+    """`seconds` None: no limit. What the rest is for, `struct exec_request` says beside the flags."""
     strings = [os.fsencode(a) for a in argv] + [os.fsencode(f"{k}={v}") for k, v in env.items()]
     if not argv or any(b"\0" in s for s in strings):
         raise ValueError(f"expected a command without NUL characters, got {list(argv)!r}")
-    wall_ms = min(max(int(seconds * 1000), 1), 2**32 - 1)
-    return _EXEC.pack(wall_ms, len(argv), len(env), len(stdin)) + b"".join(s + b"\0" for s in strings) + stdin
+    wall_ms = 0 if seconds is None else min(max(int(seconds * 1000), 1), 2**32 - 1)
+    packed = pack_put(files or {})
+    head = _EXEC.pack(wall_ms, flags, len(argv), len(env), len(packed), len(program), len(stdin), *screen)
+    return b"".join([head, *(s + b"\0" for s in strings), packed, program, stdin])
 
 
 def unpack_ending(payload: bytes) -> Ending:
@@ -92,6 +116,34 @@ def pack_put(files: Mapping[str, bytes]) -> bytes:
     return b"".join(parts)
 
 
+def pack_number(number: int) -> bytes:
+    return _NUMBER.pack(number)
+
+
+def pack_size(rows: int, columns: int) -> bytes:
+    return _SIZE.pack(rows, columns)
+
+
+def unpack_number(payload: bytes) -> int:
+    return _NUMBER.unpack(payload)[0]
+
+
+async def socket_with_ready(control: socket.socket, seconds: float) -> socket.socket | None:
+    """The listening socket that comes along with READY, which stays to be read; None where none came."""
+    loop = asyncio.get_running_loop()
+    readable = loop.create_future()
+    loop.add_reader(control.fileno(), lambda: readable.done() or readable.set_result(None))
+    try:
+        await asyncio.wait((readable,), timeout=seconds)
+    finally:
+        loop.remove_reader(control.fileno())
+    try:
+        _, attached, _, _ = control.recvmsg(1, socket.CMSG_SPACE(4), socket.MSG_PEEK)
+    except OSError:
+        return None
+    return socket.socket(fileno=int.from_bytes(attached[0][2][:4], sys.byteorder)) if attached else None
+
+
 class Channel(asyncio.Protocol):
     """The owner's end of a box's socket. `failed` is why no more calls are answered."""
 
@@ -99,6 +151,7 @@ class Channel(asyncio.Protocol):
         self._where = where
         self._input = bytearray()
         self._waiting: asyncio.Future[tuple[int, bytes]] | None = None
+        self._heard: Callable[[int, bytes], None] | None = None
         self._turn = asyncio.Lock()
         self._transport: asyncio.Transport | None = None
         self.failed = ""
@@ -117,6 +170,9 @@ class Channel(asyncio.Protocol):
             del self._input[: _FRAME.size + size]
             if kind == FAILED:
                 self._fail(payload.decode("utf-8", "replace"))
+            elif kind in (SAID, TURN):
+                if self._heard is not None:
+                    self._heard(kind, payload)
             elif self._waiting and not self._waiting.done():
                 self._waiting.set_result((kind, payload))
 
@@ -133,15 +189,31 @@ class Channel(asyncio.Protocol):
         async with self._turn:
             await self._answer(seconds, "the sandbox to be set up")
 
-    async def call(self, kind: int, payload: bytes, seconds: float, what: str) -> bytes:
-        """One request and its answer. When cancelled, a running command is killed and its answer dropped."""
+    async def call(
+        self,
+        kind: int,
+        payload: bytes,
+        seconds: float,
+        what: str,
+        attach: socket.socket | None = None,
+        heard: Callable[[int, bytes], None] | None = None,
+    ) -> bytes:
+        """One request, with a socket for the box, and its answer. `heard` is given what a command says meanwhile.
+
+        When cancelled, a running command is killed and its answer dropped.
+        """
         async with self._turn:
             if self._waiting is not None:  # the answer of a call that was cancelled
                 await self._answer(30.0, "a cancelled call to end")
             if self._transport is None or self.failed:
                 raise FaultError("backend-lost", self._where, self.failed)
             self._waiting = asyncio.get_running_loop().create_future()
-            self._transport.write(_FRAME.pack(len(payload), kind))
+            self._heard = heard
+            frame = _FRAME.pack(len(payload), kind)
+            if attach is None:
+                self._transport.write(frame)
+            else:
+                self._attach(frame, attach)
             self._transport.write(payload)
             try:
                 return await self._answer(seconds, what)
@@ -149,6 +221,21 @@ class Channel(asyncio.Protocol):
                 if not self.failed:
                     self._transport.write(_FRAME.pack(0, KILL))
                 raise
+
+    def tell(self, kind: int, payload: bytes = b"") -> None:
+        """Something for the command that runs; dropped when it has ended."""
+        if self._transport is not None and not self.failed:
+            self._transport.write(_FRAME.pack(len(payload), kind) + payload)
+
+    def _attach(self, frame: bytes, attached: socket.socket) -> None:
+        """Past the transport, which cannot; it holds nothing back, since each request has been answered."""
+        assert self._transport is not None
+        own = socket.socket(fileno=os.dup(self._transport.get_extra_info("socket").fileno()))
+        with own:
+            try:
+                socket.send_fds(own, [frame], [attached.fileno()])
+            except OSError as error:
+                raise FaultError("backend-lost", self._where, f"the box does not take a socket: {error}") from error
 
     async def _answer(self, seconds: float, what: str) -> bytes:
         waiting = self._waiting

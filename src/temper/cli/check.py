@@ -1,0 +1,102 @@
+"""`temper check`: the contract suites, for authors of plugins. The suites are folders of `tests/contract`."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import sys
+from collections import Counter
+from pathlib import Path
+from types import ModuleType
+from typing import Annotated, Any
+
+import typer
+
+from temper.cli import app
+from temper.core import config, registry
+from temper.core.errors import MissingError
+from temper.core.task import Case
+
+group = typer.Typer(help="Hold a plugin to the contract of its kind.", no_args_is_help=True)
+app.add_typer(group, name="check")
+
+
+@group.command("sandbox", epilog="Example:\n\n  temper check sandbox local --only climb/")
+def sandbox(
+    name: Annotated[str, typer.Argument(help="Which sandbox: see `temper list sandboxes`; a dotted path for yours.")],
+    settings: Annotated[list[str] | None, typer.Argument(help="Settings of the backend like image=debian.")] = None,
+    only: Annotated[list[str] | None, typer.Option(help="Only cases whose title begins so, e.g. rollback/.")] = None,
+    save: Annotated[Path | None, typer.Option(help="Add the table to this JSON file, and to a page beside it.")] = None,
+) -> None:
+    """Attack a sandbox backend and look from outside; exit status 1 when a door is open that its limits should shut."""
+    suite = load("sandbox")
+    tree: dict[str, Any] = {"kind": name}
+    for setting in settings or ():
+        config.apply(tree, setting)
+    module, configured = registry.configure("sandboxes", tree)
+    chosen = [case for case in suite.cases() if case.title.startswith(tuple(only or ("",)))]
+    results = asyncio.run(
+        suite.examine(lambda: module.create(configured), chosen, getattr(module, "OPEN_DOORS", {}), _tell)
+    )
+    if save:
+        suite.doors.save(save, name, results)
+    counts = Counter(result.door for result in results)
+    typer.echo(", ".join(f"{counts[door]} {door}" for door in ("shut", "excused", "skipped", "open")))
+    raise typer.Exit(1 if counts["open"] else 0)
+
+
+@group.command("verifier", epilog="Example:\n\n  temper check verifier math")
+def verifier(
+    name: Annotated[str, typer.Argument(help="Which verifier: see `temper list verifiers`; a dotted path for yours.")],
+    settings: Annotated[list[str] | None, typer.Argument(help="Settings of the verifier like seconds=3.")] = None,
+) -> None:
+    """Try a verifier on its specimen and on the domains that use it; exit status 1 where the contract is broken."""
+    from temper.verifiers.audit.contract import examine
+
+    specimen, tree = _specimen(name)
+    for setting in settings or ():
+        config.apply(tree, setting)
+    found = asyncio.run(examine(name, tree, specimen))
+    for what, why in found:
+        typer.secho(f"{'broken' if why else 'kept':8} {what}  {why}", fg="red" if why else "green")
+    raise typer.Exit(1 if any(why for _, why in found) else 0)
+
+
+def _specimen(name: str) -> tuple[Any, dict[str, Any]]:
+    """What the contract suite tries a shipped verifier on, and its settings; nothing outside a checkout."""
+    path = Path(__file__).parents[3] / "tests" / "contract" / "test_verifiers.py"
+    if not path.exists():
+        return None, {}
+    spec = importlib.util.spec_from_file_location("temper_contract_verifiers", path)
+    assert spec is not None
+    assert spec.loader is not None
+    suite = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(suite)
+    if name not in suite.SPECIMENS:
+        return None, {}
+    found = suite.SPECIMENS[name]
+    tried = ((True, "the gold answer", found.gold), (False, "the wrong answer", found.wrong))
+    cases = [Case(right=right, why=why, answer=answer, artifacts=found.deliver(answer)) for right, why, answer in tried]
+    return (suite.episode(found, found.gold)[0], cases), dict(found.settings)
+
+
+def load(kind: str) -> ModuleType:
+    """The suite of a kind, a package that is no part of the installed one. Raises MissingError outside a checkout."""
+    folder = Path(__file__).parents[3] / "tests" / "contract" / kind
+    if not folder.is_dir():
+        raise MissingError("the suites are in a checkout of the project, not in its wheel: clone it and run there")
+    name = f"temper_contract_{kind}"
+    if name not in sys.modules:
+        spec = importlib.util.spec_from_file_location(
+            name, folder / "__init__.py", submodule_search_locations=[str(folder)]
+        )
+        assert spec is not None
+        assert spec.loader is not None
+        sys.modules[name] = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(sys.modules[name])
+    return sys.modules[name]
+
+
+def _tell(result: Any) -> None:
+    colour = {"shut": "green", "excused": "yellow", "skipped": "cyan", "open": "red"}[result.door]
+    typer.secho(f"{result.door:8} {result.seconds:6.2f} s  {result.case}  {result.why}", fg=colour)

@@ -1,0 +1,14 @@
+"""Images: what sandboxes start from, described in a TOML file, built once, shared by all without copying.
+
+    spec = records.read_spec("env.toml")
+    image = await build.build(spec, Path("env.lock.json"), Store())
+    await backend.open(SandboxSpec(base=f"image:{image.hash}"))
+
+    records    what people write (`ImageSpec`), what a build pins (`Lock`), what a sandbox needs (`Image`)
+    store      layers by content key, images, downloads; locks between processes; garbage collection
+    build      the steps: base, apt packages, Python requirements, files, repository, commands
+    bases      where the first layers come from: the host, a directory, a tarball, an OCI image, debootstrap
+    packages   apt and pip: from names to exact files with hashes, from files to a layer
+
+The network is used only while something is not locked or not yet in the store; sandboxes start without it.
+"""

@@ -1,0 +1,120 @@
+"""Serves a backend's sandboxes to other machines: `temper sandbox serve`; the other end is `remote`.
+
+A connection owns the sandboxes that it opened: when it ends, for whatever reason, they are closed. Without a key it
+listens on loopback only, where whoever has an account on this machine may run code in its sandboxes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ipaddress
+from collections.abc import AsyncGenerator
+from typing import Any
+
+import msgspec
+
+from temper.core.blame import FaultError
+from temper.core.errors import ConfigError, RefusedError
+from temper.core.protocols import Sandbox, SandboxBackend, Snapshots
+from temper.sandboxes import link
+
+_GREETING = 10.0
+
+
+@contextlib.asynccontextmanager
+async def serving(backend: SandboxBackend, host: str, port: int, key: bytes) -> AsyncGenerator[int]:
+    """Serves while the context is open; gives the port, which the system chooses for 0. Raises ConfigError."""
+    if not key and not _is_loopback(host):
+        raise ConfigError(f"to serve on {host} needs a key, or whoever reaches it could run code here: --key-file")
+    connections: set[asyncio.Task[Any]] = set()
+
+    async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        connections.add(task := asyncio.current_task())  # type: ignore[arg-type]
+        try:
+            async with asyncio.timeout(_GREETING):
+                proven = await link.greet(reader, writer, key, client=False)
+            await _Connection(backend, proven).serve()
+        except (OSError, TimeoutError):
+            return  # a stranger, or the owner has gone
+        finally:
+            connections.discard(task)  # type: ignore[arg-type]
+            writer.transport.abort()
+
+    server = await asyncio.start_server(connected, host, port)
+    try:
+        yield server.sockets[0].getsockname()[1]
+    finally:
+        server.close()
+        for task in connections:
+            task.cancel()
+        await asyncio.gather(*connections, return_exceptions=True)
+
+
+def _is_loopback(host: str) -> bool:
+    with contextlib.suppress(ValueError):
+        return ipaddress.ip_address(host).is_loopback
+    return host == "localhost"
+
+
+class _Connection:
+    """One client: its sandboxes, and its calls in flight by number."""
+
+    def __init__(self, backend: SandboxBackend, proven: link.Link) -> None:
+        self._backend, self._link = backend, proven
+        self._boxes: dict[str, Sandbox] = {}
+        self._calls: dict[int, asyncio.Task[None]] = {}
+
+    async def serve(self) -> None:
+        self._link.send(link.Answer(0, msgspec.Raw(msgspec.msgpack.encode(dict(self._backend.capabilities())))))
+        try:
+            while True:
+                call: link.Call = await self._link.receive(link.Call)
+                try:
+                    given = msgspec.msgpack.decode(call.given, type=link.GIVEN[call.method])
+                except (KeyError, msgspec.MsgspecError) as error:
+                    raise ConnectionError(f"a call out of form: {error}") from error
+                if call.method != "cancel":
+                    self._calls[call.number] = asyncio.create_task(self._answer(call, given))
+                elif running := self._calls.get(given[0]):
+                    running.cancel()
+        finally:
+            for running in self._calls.values():
+                running.cancel()
+            await asyncio.gather(*self._calls.values(), return_exceptions=True)
+            await asyncio.gather(*(box.close() for box in self._boxes.values()), return_exceptions=True)
+
+    async def _answer(self, call: link.Call, given: tuple[Any, ...]) -> None:
+        failed: tuple[str, str, str | int]
+        try:
+            found = await self._do(call, given)
+            boxes = found if isinstance(found, list) else []
+            result = msgspec.Raw(msgspec.msgpack.encode(None if boxes else found))
+            self._link.send(link.Answer(call.number, result, [self._keep(box) for box in boxes]))
+            return
+        except FaultError as error:
+            failed = "fault", f"{error.fault.where}: {error.fault.detail}", error.fault.what
+        except RefusedError as error:
+            failed = "refused", str(error), 0
+        except OSError as error:
+            failed = "os", error.strerror or str(error), error.errno or 0
+        except (LookupError, ValueError) as error:
+            failed = "wrong", str(error), 0
+        finally:
+            del self._calls[call.number]
+        self._link.send(link.Answer(call.number, failed=failed))
+
+    async def _do(self, call: link.Call, given: tuple[Any, ...]) -> Any:
+        if call.method == "open":
+            return [await self._backend.open(*given)]
+        box: Any = self._boxes.pop(call.box, None) if call.method == "close" else self._boxes.get(call.box)
+        if box is None:
+            raise FaultError("backend-lost", call.box, "there is no such sandbox (any more)")
+        if call.method == "exec":
+            argv, stdin, seconds, env = given
+            return await box.exec(argv, stdin=stdin, seconds=seconds, env=env)
+        return await getattr(box, call.method)(*given)
+
+    def _keep(self, box: Sandbox) -> link.Opened:
+        self._boxes[box.id] = box
+        return link.Opened(box.id, isinstance(box, Snapshots))
