@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import operator
 import random
+import re
 from collections.abc import Iterator, Mapping
 from fractions import Fraction
 from typing import Any
@@ -17,7 +18,7 @@ from typing import Any
 from msgspec import Struct
 
 from temper.core.protocols import Environment, Resources
-from temper.core.task import Limits, Message, Split, Task
+from temper.core.task import Case, Limits, Message, Split, Task
 from temper.domains.generated import LEVELS, Draft, stream
 from temper.rollouts.environments import ChatEnvironment
 
@@ -98,6 +99,37 @@ class Arithmetic:
 
     def gold(self, task: Task) -> tuple[Message, ...]:
         return (Message("assistant", task.reference["answer"]),)
+
+    def cases(self, task: Task) -> Iterator[Case]:
+        """The result in other forms, and slips: in the last step, in its form, or in saying more than one result."""
+        working = task.reference["answer"]
+        terms, _, result = working.rpartition("\n")[2].partition("=")
+        value = Fraction(result)
+        right = {
+            "the result alone": result,
+            "the working in LaTeX": f"\\[{working.replace(chr(10), ' ')}\\]\n\\boxed{{{result}}}",
+            "a sentence": f"After some thought, the answer is {result}.",
+            "a fraction in LaTeX": result
+            if value.denominator == 1
+            else f"\\boxed{{\\frac{{{value.numerator}}}{{{value.denominator}}}}}",
+            "with its name": f"x = {result}",
+        }
+        wrong = {
+            "one more": f"{terms}={value + 1}",
+            "the other sign": f"{-value}",
+            "a power of ten": f"{value * 10}",
+            "a digit more": f"{float(value):.4f}7",
+            "two results": f"{result} or {value + 1}",
+            "the first number": f"{min({*map(int, re.findall('[0-9]+', terms))} - {value})}",
+            "taken back": f"The answer is {result}. No, the answer is {value + 2}.",
+        }
+        if value.denominator == 1:
+            right["a decimal"] = f"{result}.0"
+            wrong["not carried out"] = f"{terms}={terms}"
+        else:
+            right["not reduced"] = f"{value.numerator * 3}/{value.denominator * 3}"
+        for right_, forms in ((True, right), (False, wrong)):
+            yield from (Case(right=right_, why=why, answer=answer) for why, answer in forms.items())
 
 
 def draw(rng: random.Random, level: int) -> Draft:

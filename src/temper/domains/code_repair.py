@@ -10,19 +10,21 @@ the delivered modules, by hidden cases in a fresh sandbox, so that a special cas
 
 from __future__ import annotations
 
+import ast
 import random
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from msgspec import Struct
 
 from temper.core.protocols import Environment, Resources
-from temper.core.task import Limits, Message, SandboxSpec, Split, Task, ToolCall
+from temper.core.task import Case, Limits, Message, SandboxSpec, Split, Task, ToolCall
 from temper.domains.generated import LEVELS, Draft, stream
 from temper.rollouts.environments import ToolEnvironment
 from temper.rollouts.toolsets import ToolError, Toolset, tool
 
-HIDDEN = 12  # cases of the reference; each slip of the function fails at least one of them
+HIDDEN = 44  # cases of the reference, besides edges; each slip of the function fails at least one of them
 _TEST = """import {module}
 
 for args, want in {cases}:
@@ -70,6 +72,104 @@ class CodeRepair:
             Message("assistant", calls=(ToolCall("read", {"path": path}),)),
             Message("assistant", calls=(edit, test)),
         )
+
+    def cases(self, task: Task) -> Iterator[Case]:
+        """The solution in other layouts and with operands swapped; and with one token changed, where that shows."""
+        assert task.sandbox is not None
+        solution: dict[str, str] = task.reference["solution"]
+        path = next(path for path, text in solution.items() if task.sandbox.files[path].decode() != text)
+        right = solution[path]
+        for why, text in {
+            "as the author wrote it": right,
+            "as ast writes it": ast.unparse(ast.parse(right)),
+            "with operands swapped": ast.unparse(_Swapped().visit(ast.parse(right))),
+            "with a comment": f"# repaired\n{right}",
+            "indented by two": re.sub(r"^( +)", lambda found: found[1][: len(found[1]) // 2], right, flags=re.M),
+            "with Windows line ends": right.replace("\n", "\r\n"),
+            "through a lambda": re.sub(r"return (.+)\Z", r"return (lambda: \1)()", right.rstrip()),
+        }.items():
+            yield Case(right=True, why=why, artifacts=_encoded({**solution, path: text}))
+        yield Case(
+            right=False,
+            why="nothing was changed",
+            artifacts=_encoded({**solution, path: task.sandbox.files[path].decode()}),
+        )
+        called, args = (task.reference["cases"][0][key] for key in ("function", "args"))
+        calls = [(called, probe) for probe in _probes(args, task.level)]
+        for why, pattern, new in MUTATIONS:
+            for found in re.finditer(pattern, right):
+                text = right[: found.start()] + found.expand(new) + right[found.end() :]
+                if _differ({**solution, path: text}, solution, calls):
+                    yield Case(right=False, why=why, artifacts=_encoded({**solution, path: text}))
+                    break
+
+
+_MIRROR = {ast.Lt: ast.Gt, ast.Gt: ast.Lt, ast.LtE: ast.GtE, ast.GtE: ast.LtE, ast.Eq: ast.Eq, ast.NotEq: ast.NotEq}
+
+
+class _Swapped(ast.NodeTransformer):
+    """a + b as b + a, a * b as b * a, a < b as b > a."""
+
+    def visit_BinOp(self, node: ast.BinOp) -> ast.AST:
+        self.generic_visit(node)
+        if isinstance(node.op, ast.Add | ast.Mult):
+            node.left, node.right = node.right, node.left
+        return node
+
+    def visit_Compare(self, node: ast.Compare) -> ast.AST:
+        self.generic_visit(node)
+        if len(node.ops) == 1 and type(node.ops[0]) in _MIRROR:
+            node.left, node.comparators = node.comparators[0], [node.left]
+            node.ops = [_MIRROR[type(node.ops[0])]()]
+        return node
+
+
+MUTATIONS = (
+    ("another comparison", r" > ", " >= "), ("another comparison", r" >= ", " > "), ("another comparison", r" < ", " <= "),
+    ("another comparison", r" <= ", " < "), ("the opposite comparison", r" (?:>|>=) ", " < "), ("another operator", r" \+ ", " - "),
+    ("another operator", r" - ", " + "), ("another operator", r" \* ", " + "), ("a larger constant", r"\b([0-9]+)\b", r"(\1 + 1)"),
+    ("a smaller constant", r"\b([0-9]+)\b(?![\s\S]*\b[0-9])", r"(\1 - 1)"), ("the opposite", r"return (.+)\Z", r"return not (\1)"),
+    ("text instead", r"return (.+)\s*\Z", r"return str(\1)"), ("nothing returned", r"return (?=.+\s*\Z)", ""),
+    ("an early return", r"\):\n(    )(?![\s\S]*\):\n)", r"):\n\1return 0\n\1"), ("only for the shown arguments", r"return (.+)\Z", r"return 0 and (\1)"),
+)  # fmt: skip
+
+
+def _probes(args: list[Any], level: int) -> list[list[Any]]:
+    """Many further argument lists of the kind of one; at level 3 in the list that `run` takes."""
+    kind = args[0][0] if level == 3 else args[0]
+    numbers, rng = range(-9, 21), random.Random(0)
+    if isinstance(kind, str):
+        return [[word] for word in _WORDS]
+    if isinstance(kind, list):
+        probes: list[Any] = [[n] * (1 + n % 2) for n in numbers]
+        probes += [[rng.choice(numbers) for _ in range(rng.randint(1, 6))] for _ in range(400)]
+        probes += [[]] if level > 1 else []
+    elif len(args) == 2:
+        return [[a, b] for a in numbers for b in numbers]
+    else:
+        probes = [*range(-9, 35)]
+    return [[[probe]] if level == 3 else [probe] for probe in probes]
+
+
+def _differ(one: Mapping[str, str], two: Mapping[str, str], calls: list[Any]) -> bool:
+    """Whether two repositories of ours differ on these calls; one that does not compile is no mutation."""
+    told = []
+    for files in (one, two):
+        scope: dict[str, Any] = {}
+        try:
+            for text in reversed(files.values()):  # parts.py before m.py, which imports from it
+                exec(re.sub(r"^from parts .*", "", text), scope)
+        except SyntaxError:
+            return False
+        told.append([_outcome(scope[name], args) for name, args in calls])
+    return told[0] != told[1]
+
+
+def _outcome(function: Any, args: list[Any]) -> str:
+    try:
+        return repr(function(*args))
+    except Exception as error:  # of a mutation of our own
+        return type(error).__name__
 
 
 class Tested(Struct):
@@ -231,6 +331,7 @@ class Function(Struct, frozen=True):
     says: str
     body: str
     slips: tuple[str, ...]
+    constants: tuple[int, ...]
 
     def source(self, body: str, note: str = "") -> str:
         lines = [f"def {self.name}({', '.join(self.parameters)}):", *([f"# {note}"] if note else []), *body.split("\n")]
@@ -280,7 +381,7 @@ def _function(rng: random.Random, shape: Shape, name: str, constants: list[int])
     if shape not in SEVERAL_LINES + EDGES:
         bodies = [f"return {body}" for body in bodies]
     says, body, *slips = (text.format(**filling) for text in (shape.says, *bodies))
-    return Function(name, tuple(parameters), says, body, tuple(slips))
+    return Function(name, tuple(parameters), says, body, tuple(slips), tuple(constants))
 
 
 def _files(target: Function, body: str, others: list[Function], level: int) -> dict[str, str]:
@@ -307,7 +408,7 @@ def _cases(
     rng: random.Random, target: Function, faulty: str, takes: str, level: int
 ) -> tuple[list[Any], list[tuple[tuple[Any, ...], Any]]]:
     """Visible cases, the first of which fails, and hidden ones that tell the right body from each of its slips."""
-    inputs: list[tuple[Any, ...]] = []
+    inputs = _edges(takes, target.constants, level)
     told: dict[str, list[int]] = {slip: [] for slip in (faulty, *target.slips)}
     for _ in range(50):
         inputs += _inputs(rng, takes, level)
@@ -318,11 +419,23 @@ def _cases(
             break
     visible = [told[faulty][0], rng.randrange(len(inputs))]
     hidden = [rng.choice(found) for found in told.values()]
-    hidden += rng.sample(range(len(inputs)), HIDDEN - len(hidden))
+    edges = len(_edges(takes, target.constants, level))
+    hidden += range(edges)
+    hidden += rng.sample(range(edges, len(inputs)), min(HIDDEN, len(inputs) - edges))
     cases = [(inputs[n], wanted[n]) for n in (*visible, *hidden)]
     if level == 3:
         cases = [(([args[0]],), [want]) for args, want in cases]
     return cases[:2], cases[2:]
+
+
+def _edges(takes: str, constants: tuple[int, ...], level: int) -> list[tuple[Any, ...]]:
+    """Inputs at and beside the constants, and ties."""
+    near = sorted({0, 1, *(k + by for k in constants for by in (-1, 0, 1))})
+    if takes == "nn":
+        return [(n, n) for n in near[:4]] + [(n, n + 1) for n in near[:2]] + [(n, 0) for n in near[-2:]]
+    if takes == "l":
+        return [*(([n],) for n in near), *(([n, n],) for n in near[::3]), *([] if level == 1 else [([],)])]
+    return []
 
 
 def _inputs(rng: random.Random, takes: str, level: int) -> list[tuple[Any, ...]]:
@@ -348,6 +461,10 @@ def _outcomes(target: Function, body: str, inputs: list[tuple[Any, ...]]) -> lis
         except (IndexError, ValueError, ZeroDivisionError, NameError) as error:
             outcomes.append(type(error).__name__)
     return outcomes
+
+
+def _encoded(files: Mapping[str, str]) -> dict[str, bytes]:
+    return {path: text.encode() for path, text in files.items()}
 
 
 def _changed(broken: str, right: str) -> tuple[str, str]:

@@ -22,7 +22,7 @@ from typing import Any
 from msgspec import Struct
 
 from temper.core.protocols import Environment, Resources
-from temper.core.task import Limits, Message, SandboxSpec, Split, Task, ToolCall
+from temper.core.task import Case, Limits, Message, SandboxSpec, Split, Task, ToolCall
 from temper.domains.generated import LEVELS, Draft, stream
 from temper.rollouts.environments import ToolEnvironment
 from temper.rollouts.toolsets import ToolError, Toolset, tool
@@ -64,6 +64,45 @@ class Sql:
     def gold(self, task: Task) -> tuple[Message, ...]:
         call = ToolCall("sql", {"query": task.reference["query"]})
         return (Message("assistant", calls=(call,)), Message("assistant", "done"))
+
+    def cases(self, task: Task) -> Iterator[Case]:
+        """The query in other words, also in those of sqlglot's optimiser; and its near misses."""
+        import sqlglot
+        from sqlglot import exp
+
+        gold: str = task.reference["query"]
+        tree = sqlglot.parse_one(gold, dialect="sqlite")
+        selects = tree.expressions
+        forms = {
+            "as the author wrote it": gold,
+            "in small letters": re.sub(r"[A-Z]{2,}(?=[ (])", lambda word: word[0].lower(), gold),
+            "on several lines": f"\n{sqlglot.transpile(gold, 'sqlite', 'sqlite', pretty=True)[0]} ;\n",
+            "in brackets": re.sub(r"(?<=WHERE )([^()]+?)(?= GROUP| ORDER|$)", r"(\1)", gold),
+            "with a condition that always holds": gold.replace("WHERE ", "WHERE 1 = 1 AND ")
+            if " OR " not in gold
+            else gold,
+            "counting ones": gold.replace("COUNT(*)", "COUNT(1)"),
+            "with the comparison turned": re.sub(r"(?<=WHERE )(\w+) ([<>]) (\d+)(?=$| GROUP| ORDER)", _turned, gold),
+            "with columns in another order": tree.copy().select(*selects[::-1], append=False).sql("sqlite"),
+            "under other column names": tree.copy()
+            .select(*(exp.alias_(e.copy(), f"c{n}") for n, e in enumerate(selects)), append=False)
+            .sql("sqlite"),
+        }
+        for why, query in forms.items():
+            yield Case(right=True, why=why, artifacts={"query.sql": query.encode()})
+        theme = next(theme for theme in THEMES if re.search(rf"\b{theme.table}\b", gold))
+        more = {
+            re.sub(r"^SELECT( DISTINCT)? ", r"SELECT\1 1, ", gold),
+            "SELECT 1",
+            f"SELECT * FROM {theme.table}",
+            f"DELETE FROM {theme.table}",
+        }
+        for query in sorted(_near_misses(gold, theme) | more):
+            yield Case(right=False, why=f"one change: {query}"[:80], artifacts={"query.sql": query.encode()})
+
+
+def _turned(found: re.Match[str]) -> str:
+    return f"{found[3]} {'<' if found[2] == '>' else '>'} {found[1]}"
 
 
 class LastQuery(Struct):
@@ -202,21 +241,28 @@ def _shape(rng: random.Random, level: int) -> tuple[str, str]:
 # Near misses of a query: a pattern, and what is put in its place.
 _SLIPS = (
     ("MAX", "MIN"), ("MIN", "MAX"), ("SUM", "AVG"), ("AVG", "SUM"), (r"COUNT\(\*\)", "1"), (r"(?<=\w) > (?=\d)", " >= "),
-    (" > ", " < "), (" >= ", " > "), (" < ", " <= "), (" < ", " > "), (" <= ", " < "), (" = '", " <> '"),
+    (r" > \(", " >= ("), (" > ", " < "), (" >= ", " > "), (" < ", " <= "), (" < ", " > "), (" <= ", " < "), (" = '", " <> '"),
     (" AND ", " OR "), (" OR ", " AND "), (r" (AND|OR) (?!.*\)).*?(?= GROUP| ORDER|$)", ""), ("DISTINCT ", ""), (" DESC", ""),
     (r" WHERE [^()]*?(?= GROUP| ORDER|\)|$)", ""), (" HAVING .*", ""), (" LIMIT 2", ""), (r" (ORDER BY \w+)", r" \1 DESC"),
 )  # fmt: skip
 
 
 def _near_misses(query: str, theme: Theme) -> set[str]:
+    """The query with one slip, one number off by one, or one column mistaken for another."""
     columns = ((theme.first, theme.second), (theme.second, theme.first), (theme.label, theme.kind))
     slips = _SLIPS + tuple((rf"\b{old}\b", new) for old, new in columns)
-    return {re.sub(pattern, new, query, count=1) for pattern, new in slips} - {query}
+    misses = {re.sub(pattern, new, query, count=1) for pattern, new in slips}
+    named = (theme.label, theme.kind, theme.first, theme.second, "owner", "town", "owner_id")
+    names = [name for name in named if re.search(rf"\b{name}\b", query)]
+    for found in re.finditer(rf"(?<=[<>=] )[0-9]+|\b({'|'.join(names)})\b(?!\.)", query):
+        others = [name for name in names if name != found[0]] if found[1] else [int(found[0]) + by for by in (-1, 1)]
+        misses |= {f"{query[: found.start()]}{other}{query[found.end() :]}" for other in others}
+    return misses - {query}
 
 
 def _databases(rng: random.Random, theme: Theme, columns: list[str], query: str) -> list[str]:
     """Scripts of databases on which the gold query shows something, and no near miss shows the same on all."""
-    constants = sorted({int(n) for n in re.findall(r"(?<=[<>=] )\d+", query)} - {1})
+    constants = sorted({int(n) + by for n in re.findall(r"(?<=[<>=] )\d+", query) for by in (-1, 0, 1)} - {0, 1, 2})
     alive = _near_misses(query, theme)
     scripts: list[str] = []
     rows: list[Any] = []
@@ -236,7 +282,7 @@ def _databases(rng: random.Random, theme: Theme, columns: list[str], query: str)
 
 def _database(rng: random.Random, theme: Theme, columns: list[str], constants: list[int]) -> str:
     """One instance. Numbers differ within a column, so that no order is a tie; the query's constants are among them."""
-    size = rng.randint(8, 10) if "owner_id" in columns else rng.randint(5, 7)
+    size = max(rng.randint(8, 10) if "owner_id" in columns else rng.randint(5, 7), len(constants) + 1)
     others = [n for n in range(1, 31) if n not in constants]
     first, second = (rng.sample([*constants, *rng.sample(others, size - len(constants))], size) for _ in range(2))
     rows = zip(

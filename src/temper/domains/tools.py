@@ -20,7 +20,7 @@ import msgspec
 from msgspec import Struct, field
 
 from temper.core.protocols import Environment, Resources
-from temper.core.task import Limits, Message, Split, Task, ToolCall
+from temper.core.task import Case, Limits, Message, Split, Task, ToolCall
 from temper.domains.generated import LEVELS, Draft, stream
 from temper.rollouts.environments import ToolEnvironment
 from temper.rollouts.toolsets import ToolError, Toolset, tool
@@ -53,6 +53,72 @@ class Tools:
             if call["name"] in LOOKUPS:
                 turns.append([])
         return (*(Message("assistant", calls=tuple(calls)) for calls in turns), Message("assistant", "done"))
+
+    def cases(self, task: Task) -> Iterator[Case]:
+        """The calls with harmless ones among them and in other orders; and with one changed, left out or too many."""
+        world, facts = task.start["world"], task.start["facts"]
+        calls, order = task.reference["calls"], task.reference["order"]
+        failed = {"name": "pay", "arguments": {"src": "nobody", "dst": "nobody", "n": 1}, "ok": False}
+        looks = [call for call in calls if call["name"] in LOOKUPS]
+        swaps = [(n, [*calls[:n], calls[n + 1], calls[n], *calls[n + 2 :]]) for n in range(len(calls) - 1)]
+        forms = {"as the author made them": calls, "after a call that failed": [failed, *calls]}
+        forms |= {"with a second look": [*looks, *calls], "with a last look": [*calls, *looks]} if looks else {}
+        forms |= {f"calls {n} and {n + 1} swapped": made for n, made in swaps if [n, n + 1] not in _closure(order)}
+        for why, made in forms.items():
+            yield _case(True, why, world, facts, made)
+        wrong = {"nothing was done": [], "announced only": [{**call, "ok": False} for call in calls]}
+        wrong |= {f"call {n} was left out": [*calls[:n], *calls[n + 1 :]] for n in range(len(calls))}
+        wrong |= {f"calls {n} and {n + 1} in the wrong order": made for n, made in swaps if [n, n + 1] in order}
+        wrong |= {
+            f"call {n} twice": [*calls[: n + 1], *calls[n:]] for n, call in enumerate(calls) if call["name"] in _ADDING
+        }
+        for n, call in enumerate(calls):
+            for name, value in call["arguments"].items():
+                other = value + 1 if isinstance(value, int) else _other(value)
+                changed = {**call, "arguments": {**call["arguments"], name: other}}
+                wrong[f"another {name} in call {n}"] = [*calls[:n], changed, *calls[n + 1 :]]
+        for why, made in wrong.items():
+            case = _case(False, why, world, facts, made)
+            refused = why.endswith("twice") and b'"ok":false' in case.artifacts["calls.json"]
+            if not refused:  # a world that refuses the second one stays as it should be
+                yield case
+        state = {**task.reference["state"], "extra": 1}
+        yield Case(right=False, why="something more was changed", artifacts=_delivered(state, calls))
+
+
+_ADDING = frozenset({"pay", "add", "take"})
+
+
+def _case(right: bool, why: str, world: str, facts: dict[str, Any], calls: list[dict[str, Any]]) -> Case:
+    """What the world delivers after these calls; one that it refuses has failed."""
+    simulator = WORLDS[world](Record(dict(facts)))
+    made = []
+    for call in calls:
+        ok = call.get("ok", True)
+        try:
+            if ok:
+                getattr(simulator, call["name"])(**call["arguments"])
+        except ToolError:
+            ok = False
+        made.append({**call, "ok": ok})
+    return Case(right=right, why=why, artifacts=_delivered(simulator.state.facts, made))
+
+
+def _delivered(state: Mapping[str, Any], calls: list[dict[str, Any]]) -> dict[str, bytes]:
+    return {"state.json": msgspec.json.encode(state), "calls.json": msgspec.json.encode(calls)}
+
+
+def _other(name: str) -> str:
+    known = next(names for names in (PEOPLE, ITEMS, LAMPS, DAYS) if name in names)
+    return known[(known.index(name) + 1) % len(known)]
+
+
+def _closure(order: list[list[int]]) -> list[list[int]]:
+    """All pairs that an order implies."""
+    pairs = {tuple(pair) for pair in order}
+    while more := {(a, d) for a, b in pairs for c, d in pairs if b == c} - pairs:
+        pairs |= more
+    return [list(pair) for pair in pairs]
 
 
 class Record(Struct):

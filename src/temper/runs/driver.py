@@ -19,7 +19,7 @@ from temper.core.trace import Event
 from temper.evaluation import scorecard
 from temper.evaluation.outcome import Outcome
 from temper.runs.assess import assess
-from temper.runs.recipe import Recipe
+from temper.runs.recipe import Recipe, exceptions
 from temper.runs.workshop import Workshop, opened
 from temper.store.run import RunDirectory
 from temper.training import trainer
@@ -110,7 +110,7 @@ def _report(shop: Workshop) -> None:
         commit=_commit(),
         wall_s=_seconds(run),
         examples=recipe.evaluation.examples,
-        unaudited=recipe.unaudited,
+        unaudited=exceptions(recipe),
         settings={"seed": recipe.seed},
     )
     scorecard.write(run, list(run.log("outcomes", Outcome)), facts, curve)

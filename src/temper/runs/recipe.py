@@ -15,6 +15,7 @@ from temper.core import config, registry
 from temper.core.errors import ConfigError, MissingError, nearest
 from temper.core.protocols import SamplingParams
 from temper.models.lora import LoraConfig
+from temper.verifiers.audit import cards
 
 SHIPPED = Path(__file__).parent / "recipes"
 
@@ -78,17 +79,28 @@ def shipped() -> list[str]:
     return sorted(p.stem for p in SHIPPED.glob("*.toml"))
 
 
+def exceptions(recipe: Recipe) -> tuple[str, ...]:
+    """Domains of the recipe that its `unaudited` lets train although no current error card does (law 7)."""
+    return tuple(_unfit(recipe, set(recipe.unaudited)))
+
+
+def _unfit(recipe: Recipe, kinds: set[str]) -> dict[str, str]:
+    """Those of `kinds` that the recipe uses and no card allows, with the reason."""
+    entries = [d for d in recipe.domains if d.kind in kinds]
+    return {d.kind: why for d in entries if (why := cards.problem(d.kind, d.settings))}
+
+
 def _check(recipe: Recipe) -> None:
     kinds = [d.kind for d in recipe.domains]
     if not kinds:
         raise ConfigError(f"recipe {recipe.name!r} names no domains")
     if len(set(kinds)) < len(kinds):
         raise ConfigError(f"recipe {recipe.name!r} names a domain twice: {', '.join(kinds)}")
-    missing = sorted(set(kinds) - set(recipe.unaudited))
-    if missing and recipe.stages:
+    if recipe.stages and (missing := _unfit(recipe, set(kinds) - set(recipe.unaudited))):
+        reasons = "; ".join(f"{kind}: {why}" for kind, why in missing.items())
         raise ConfigError(
-            f"no current error card for {', '.join(missing)}: audit the verifier, or add the domain to `unaudited`, "
-            "which every report then repeats"
+            f"no error card allows training on {reasons}. Run `temper audit {' '.join(missing)}`, or add the domain to "
+            "`unaudited`, which every report then repeats"
         )
     stages = [str(s.get("kind")) for s in recipe.stages]
     if len(set(stages)) < len(stages):

@@ -26,6 +26,7 @@ from temper.models.load import Base, load
 from temper.models.policy import Policy
 from temper.rollouts.episode import run_episode
 from temper.runs.recipe import Recipe
+from temper.sandboxes.pool import leased, named
 from temper.store.run import Metrics, RunDirectory
 from temper.verifiers.grading import grade
 from temper.verifiers.pool import Pool
@@ -45,6 +46,7 @@ class Workshop:
     chat: Any
     domains: dict[str, Domain]
     sandboxes: SandboxBackend
+    grading: SandboxBackend  # the same ones, for the verifiers
     pool: Pool
     compute: ThreadPoolExecutor
     version = 0  # of the weights that were published last
@@ -112,11 +114,12 @@ class Workshop:
         `origin`: the task whose world and grader are used, where `task` shows the model a longer prompt.
         """
         domain = self.domains[task.domain]
-        resources = Resources(self.sandboxes, self.clock, random.Random(f"{trace_id}:{params.seed}"))
-        environment = domain.environment(task, resources)
-        trace, artifacts = await run_episode(
-            task, environment, model, params, trace_id=trace_id, seed=params.seed, clock=self.clock
-        )
+        async with leased(self.sandboxes, trace_id) as sandboxes:
+            resources = Resources(sandboxes, self.clock, random.Random(f"{trace_id}:{params.seed}"))
+            environment = domain.environment(task, resources)
+            trace, artifacts = await run_episode(
+                task, environment, model, params, trace_id=trace_id, seed=params.seed, clock=self.clock
+            )
         return trace, await grade(origin or task, trace, artifacts, self.verifier(task))
 
     def verifier(self, task: Task) -> Verifier:
@@ -124,7 +127,7 @@ class Workshop:
         key = f"{name}:{sorted(settings.items())}"
         if key not in self._verifiers:
             module, config = registry.configure("verifiers", {"kind": name, **settings})
-            self._verifiers[key] = module.create(config, self.pool, self.sandboxes)
+            self._verifiers[key] = module.create(config, self.pool, self.grading)
         return self._verifiers[key]
 
 
@@ -140,6 +143,7 @@ async def opened(recipe: Recipe, run: RunDirectory, sinks: list[Sink]) -> AsyncI
         shop.chat = module.create(config, shop.base.tokenizer)
         module, config = registry.configure("sandboxes", recipe.sandbox)
         shop.sandboxes = module.create(config)
+        shop.grading = named(shop.sandboxes, "verifiers")
         stack.push_async_callback(shop.sandboxes.close)
         shop.pool = await stack.enter_async_context(Pool(workers=recipe.verifier_workers))
         module, config = registry.configure("engines", recipe.engine)

@@ -1,8 +1,10 @@
 """Functions of a delivered module, called in a fresh sandbox and compared here by type and value.
 
 Reference: {"module": "m.py", "cases": [{"function": "f", "args": [...], "kwargs": {...}, "expect": value} or
-{..., "raises": "ValueError"}], "solution": {path: text}}. A case may have "tolerance" (relative, for floats) and
-"visible": true (its expected value may then be shown). `task.artifacts` are the paths that the policy delivers; every
+{..., "raises": "ValueError"}], "solution": {path: text}}. A case may have "tolerance" (relative, for floats),
+"visible": true (its expected value may then be shown), "watch": true (expected is then a tuple of the value and the
+list of the arguments as they are after the call) and "schedules": n (it has to pass under each of n seeded schedules
+of its threads and tasks: `checks.schedules`). `task.artifacts` are the paths that the policy delivers; every
 other file comes fresh from `task.sandbox.files`. Expected values never enter the sandbox.
 
 The score is 1 only if every case passes; the share that passed is a component. 1, 1.0 and True differ, and so do a
@@ -11,31 +13,31 @@ tuple and a list; an object that equals everything equals nothing.
 
 from __future__ import annotations
 
-import contextlib
 import json
+import marshal
 import math
 import secrets
 from collections.abc import Mapping
-from functools import cache
 from typing import Any
 
-from msgspec import UNSET, Struct, UnsetType, structs
+from msgspec import UNSET, Struct, UnsetType
 
-from temper.core.blame import TABLE, FaultError, boundary
+from temper.core.blame import FaultError
 from temper.core.protocols import SandboxBackend
 from temper.core.task import SandboxSpec, Task
-from temper.core.trace import Exit, Trace
-from temper.verifiers.checks.values import decode, encode, faithful
-from temper.verifiers.grading import Grader, Judgement, delivered, fingerprint, source
+from temper.core.trace import Trace
+from temper.verifiers import boxes
+from temper.verifiers.checks.values import decode, encode, faithful, normal
+from temper.verifiers.grading import Grader, Judgement, delivered, fingerprint
 from temper.verifiers.pool import Pool
 
-_PARTS = ("temper.verifiers.checks.values", "temper.verifiers.checks.driver")
-_OUTPUT = 4 << 20  # bytes that the driver may report
+_VALUES, _SCHEDULES, _DRIVER = (f"temper.verifiers.checks.{name}" for name in ("values", "schedules", "driver"))
+_GONE = "gone"
 
 
 class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     seconds: float = 10.0  # wall clock of all cases together
-    python: str = "python3"  # the interpreter inside the sandbox
+    interpreter: boxes.Interpreter = boxes.Interpreter()
 
 
 class Case(Struct, frozen=True, forbid_unknown_fields=True):
@@ -46,6 +48,8 @@ class Case(Struct, frozen=True, forbid_unknown_fields=True):
     raises: str | UnsetType = UNSET
     tolerance: float = 0.0
     visible: bool = False
+    schedules: int = 0
+    watch: bool = False
 
 
 class Reference(Struct, frozen=True, forbid_unknown_fields=True):
@@ -61,14 +65,58 @@ def create(config: Config | None, pool: Pool | None, sandboxes: SandboxBackend) 
         if problem := _problem(task, reference):
             raise FaultError("reference-missing", "verifiers.code", problem)
         files = {path: delivered(artifacts, path) for path in task.artifacts}
-        outcomes = await _run(sandboxes, settings, task.sandbox or SandboxSpec(), files, reference)
-        failures = [
-            why for case, outcome in zip(reference.cases, outcomes, strict=True) if (why := _failure(case, outcome))
-        ]
-        passed = 1 - len(failures) / len(reference.cases)
-        return Judgement(float(not failures), failures[0] if failures else "", {"passed": passed})
+        spec = boxes.with_files(task.sandbox, files)
+        outcomes = await outcomes_of(sandboxes, spec, reference.module, reference.cases, settings)
+        failures = {
+            n: why
+            for n, (case, outcome) in enumerate(zip(reference.cases, outcomes, strict=True))
+            if (why := _failure(case, outcome))
+        }
+        components = {"passed": 1 - len(failures) / len(reference.cases)}
+        groups: dict[str, list[bool]] = {"visible": [], "hidden": []}
+        for n, case in enumerate(reference.cases):
+            groups["visible" if case.visible else "hidden"].append(n in failures)
+        if all(groups.values()):
+            components |= {name: 1 - sum(failed) / len(failed) for name, failed in groups.items()}
+        return Judgement(float(not failures), next(iter(failures.values()), ""), components)
 
-    return Grader("code", fingerprint(settings, __name__, *_PARTS), Reference, judge)
+    return Grader(
+        "code", fingerprint(settings, __name__, boxes.__name__, _VALUES, _SCHEDULES, _DRIVER), Reference, judge
+    )
+
+
+async def outcomes_of(
+    sandboxes: SandboxBackend, spec: SandboxSpec, module: str, cases: list[Case], settings: Config
+) -> list[Any]:
+    """The outcome of each case (`checks.driver`). A candidate that ended the driver, or wrote out of form, has none."""
+    calls = [
+        {
+            "function": c.function,
+            "args": [encode(a) for a in c.args],
+            "kwargs": {k: encode(v) for k, v in c.kwargs.items()},
+            "schedules": c.schedules,
+            "watch": c.watch,
+        }
+        for c in cases
+    ]
+    parts = (_VALUES, *([_SCHEDULES] if any(c.schedules for c in cases) else []), _DRIVER)
+    nonce = secrets.token_hex(16)
+    stdin = marshal.dumps({"nonce": nonce, "module": module.removesuffix(".py").replace("/", "."), "calls": calls}, 2)
+    done = await boxes.run(
+        sandboxes, spec, boxes.program(*parts), settings.interpreter,
+        stdin=stdin, seconds=settings.seconds, where="verifiers.code",
+    )  # fmt: skip
+    lines = done.stdout.partition(b"\n" + nonce.encode() + b"\n")[2].split(b"\n")[:-1]
+    if len(lines) != len(cases):
+        return [[_GONE, f"the tests ended early ({done.cause} {done.code})"]] * len(cases)
+    return [_read(line) for line in lines]
+
+
+def _read(line: bytes) -> Any:
+    try:
+        return normal(json.loads(line))
+    except (ValueError, RecursionError):  # forged by the candidate
+        return None
 
 
 def _problem(task: Task, reference: Reference) -> str:
@@ -83,71 +131,24 @@ def _problem(task: Task, reference: Reference) -> str:
     return "" if faithful(encode(plain)) else "values of cases have to be plain Python data"
 
 
-async def _run(
-    sandboxes: SandboxBackend, settings: Config, spec: SandboxSpec, files: dict[str, bytes], reference: Reference
-) -> list[tuple[str, Any, str]]:
-    """The outcome of each case. Raises FaultError for limits (the policy's) and for lost sandboxes (ours)."""
-    nonce = secrets.token_hex(16)
-    module = reference.module.removesuffix(".py").replace("/", ".")
-    calls = [
-        {
-            "function": c.function,
-            "args": [encode(a) for a in c.args],
-            "kwargs": {k: encode(v) for k, v in c.kwargs.items()},
-        }
-        for c in reference.cases
-    ]
-    job = json.dumps({"nonce": nonce, "module": module, "calls": calls}).encode()
-    spec = structs.replace(spec, files={**spec.files, **files}, output=max(spec.output, _OUTPUT))
-    with boundary("backend-lost", "verifiers.code"):
-        box = await sandboxes.open(spec)
-        try:
-            done = await box.exec([settings.python, "-I", "-S", "-c", _driver()], stdin=job, seconds=settings.seconds)
-        finally:
-            await box.close()
-    if TABLE[done.cause].training != "score":
-        raise FaultError(done.cause, "verifiers.code", f"while the tests ran: {done.evidence}")
-    return _outcomes(done, nonce, len(calls))
-
-
-def _outcomes(done: Exit, nonce: str, n: int) -> list[tuple[str, Any, str]]:
-    """(kind, content, text) a case. A candidate that ended the driver, or wrote out of form, has none of use."""
-    outcomes: Any = None
-    with contextlib.suppress(ValueError, LookupError, TypeError, RecursionError):
-        report = json.loads(done.stdout.strip().rpartition(b"\n")[2])
-        outcomes = report["outcomes"] if report["nonce"] == nonce else None
-    if not isinstance(outcomes, list) or len(outcomes) != n:
-        return [("gone", f"the tests ended early ({done.cause} {done.code})", "")] * n
-    return [_outcome(outcome) for outcome in outcomes]
-
-
-def _outcome(outcome: Any) -> tuple[str, Any, str]:
-    match outcome:
-        case ["value", [str(), *_] as form]:
-            return "value", form, ""
-        case ["raised", [str(), *_] as names, str() as text]:
-            return "raised", names, text
-        case ["gone", str() as text]:
-            return "gone", text, ""
-    return "gone", "the answer was out of form", ""
-
-
-def _failure(case: Case, outcome: tuple[str, Any, str]) -> str:
+def _failure(case: Case, outcome: Any) -> str:
     """ "" when the case passes, else why not. Expected values are named for visible cases only."""
-    kind, content, text = outcome
     call = f"{case.function}({', '.join(map(repr, case.args))})"[:200]
-    wanted = f", expected {case.expect!r}" if case.visible else ""
-    if case.raises is not UNSET:
-        wanted = f", expected {case.raises} to be raised" if case.visible else ""
-        if kind == "raised" and case.raises in content:
-            return ""
-    elif kind == "value" and _same(encode(case.expect), content, case.tolerance):
-        return ""
-    if kind == "raised":
-        return f"{call} raised {content[0]}: {text}{wanted}"
-    if kind == "value":
-        return f"{call} returned {_shown(content)}, which is wrong{wanted}"
-    return f"{call}: {content}{wanted}"
+    wanted = f"{case.raises} to be raised" if case.raises is not UNSET else repr(case.expect)
+    wanted = f", expected {wanted}" if case.visible else ""
+    match outcome:
+        case ["each", [_, *_] as outcomes] if case.schedules:
+            failures = [why for each in outcomes if (why := _failure(case, each))]
+            return f"under one of {case.schedules} schedules, {failures[0]}" if failures else ""
+        case ["value", [str(), *_] as form]:
+            if case.raises is UNSET and _same(normal(encode(case.expect)), form, case.tolerance):
+                return ""
+            return f"{call} returned {_shown(form)}, which is wrong{wanted}"
+        case ["raised", [str() as name, *_] as names, str() as text]:
+            return "" if case.raises in names else f"{call} raised {name}: {text}{wanted}"
+        case [str(), str() as text]:
+            return f"{call}: {text}{wanted}"
+    return f"{call}: the answer was out of form{wanted}"
 
 
 def _same(expected: Any, got: Any, tolerance: float) -> bool:
@@ -170,11 +171,3 @@ def _shown(form: Any) -> str:
         return repr(decode(form))[:200]
     except (ValueError, TypeError, LookupError, ArithmeticError, RecursionError):  # forged by the candidate
         return "something out of form"
-
-
-@cache
-def _driver() -> str:
-    """`values` and `driver` as one program; a program has one `from __future__`, at its top."""
-    lines = [line for part in _PARTS for line in source(part).splitlines()]
-    lines = [line for line in lines if not line.startswith(("from __future__", "from temper"))]
-    return "\n".join(["from __future__ import annotations", *lines])

@@ -17,6 +17,7 @@ import msgspec
 from msgspec import Struct, field
 
 from temper.core.blame import FaultError
+from temper.core.errors import BackendError, MissingError
 from temper.core.protocols import Verifier
 from temper.core.task import Task
 from temper.core.trace import Evidence, Stop, Trace, Verdict
@@ -37,6 +38,8 @@ async def grade(task: Task, trace: Trace, artifacts: Mapping[str, bytes], verifi
         return await verifier.grade(task, trace, artifacts)
     except FaultError as error:
         return Verdict.ruled(error.fault.what, trace.id, verifier.hash, error.fault.detail)
+    except BackendError as error:  # a pool that is closing, a disk that is full
+        return Verdict.ruled("backend-lost", trace.id, verifier.hash, str(error)[:2000])
     except Exception as error:  # the named boundary of every verifier
         detail = f"{type(error).__name__}: {error}"
         return Verdict.ruled("verifier-crash", trace.id, verifier.hash, detail[:2000])
@@ -83,8 +86,14 @@ def delivered(artifacts: Mapping[str, bytes], name: str) -> bytes:
 
 
 def fingerprint(settings: Struct, *modules: str, libraries: tuple[str, ...] = ()) -> str:
-    """Content hash of what decides: settings, source of modules (none is imported), versions of libraries."""
-    versions = [metadata.version(library) for library in libraries]
+    """Content hash of what decides: settings, source of modules (none is imported), versions of libraries.
+
+    Raises MissingError for a library that is not installed.
+    """
+    try:
+        versions = [metadata.version(library) for library in libraries]
+    except metadata.PackageNotFoundError as error:
+        raise MissingError(f"{modules[0]} needs {error.name}: pip install {error.name}") from None
     digest = hashlib.sha256(msgspec.json.encode((settings, versions)))
     for module in (*modules, __name__):
         digest.update(source(module).encode())

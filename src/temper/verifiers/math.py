@@ -1,7 +1,8 @@
 """The final answer of a calculation: exact rational arithmetic first, then expressions by value (`checks`).
 
 Reference: {"answer": "3/4"}. LaTeX or plain; several answers as "1, 2" or "\\{1, 2\\}" (all of them, any order),
-tuples and intervals with their brackets. How the answer is found in the text is in `checks.answers`.
+tuples and intervals with their brackets, numbers with their units. How the answer is found in the text, and which
+readings it may have, is in `checks.answers`.
 """
 
 from __future__ import annotations
@@ -17,7 +18,9 @@ from temper.core.trace import Trace
 from temper.verifiers.grading import Grader, Judgement, fingerprint
 from temper.verifiers.pool import Pool
 
-_EXACT, _SYMBOLIC = "temper.verifiers.checks.answers", "temper.verifiers.checks.symbolic"
+_EXACT, _SYMBOLIC, *_PARTS = (
+    f"temper.verifiers.checks.{name}" for name in ("answers", "symbolic", "rationals", "units")
+)  # fmt: skip
 _LIBRARIES = ("math-verify", "latex2sympy2_extended", "sympy")
 _TAIL = 16 << 10  # characters of an answer's end that are looked at
 
@@ -48,4 +51,6 @@ def create(config: Config | None, pool: Pool, sandboxes: SandboxBackend | None =
         why = f"read the answer as {answer[:80]!r}, which is not right" if answer else "found no final answer"
         return Judgement(float(right), "" if right else why)
 
-    return Grader("math", fingerprint(settings, __name__, _EXACT, _SYMBOLIC, libraries=_LIBRARIES), Reference, judge)
+    return Grader(
+        "math", fingerprint(settings, __name__, _EXACT, _SYMBOLIC, *_PARTS, libraries=_LIBRARIES), Reference, judge
+    )

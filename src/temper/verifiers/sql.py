@@ -1,12 +1,15 @@
 """A query is right when it gives the gold query's rows on every one of several mutated databases (`checks.sql`).
 
-Reference: {"databases": [SQL script, ...] (at least 2, with different expected rows), "query": the gold query}.
-The policy delivers `query.sql`. Anything but one reading statement is wrong.
+Reference: {"databases": [SQL script, ...] (at least 2, with different expected rows), "query": the gold query,
+"ordered": whether the question asks for an order (left out: when the gold query has one), "columns": "free" or
+"ordered"}.
+The policy delivers `query.sql`. Anything but one reading statement is wrong. Config.engine: "sqlite" or "duckdb".
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Literal
 
 from msgspec import Struct
 
@@ -22,11 +25,14 @@ _CHECK = "temper.verifiers.checks.sql"
 
 class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     seconds: float = 5.0  # limit of both queries on all databases
+    engine: Literal["sqlite", "duckdb"] = "sqlite"
 
 
 class Reference(Struct, frozen=True, forbid_unknown_fields=True):
     databases: list[str]
     query: str
+    ordered: bool | None = None
+    columns: Literal["free", "ordered"] = "free"
 
 
 def create(config: Config | None, pool: Pool, sandboxes: SandboxBackend | None = None) -> Grader:
@@ -40,10 +46,11 @@ def create(config: Config | None, pool: Pool, sandboxes: SandboxBackend | None =
         except UnicodeDecodeError:
             return Judgement(0.0, "query.sql is not UTF-8 text")
         task_side = (reference.databases, reference.query)
+        rules = (settings.engine, reference.ordered, reference.columns == "free")
         found, why = await pool.judge(
             f"{_CHECK}:check",
-            (*task_side, query),
-            (*task_side, reference.query),
+            (*task_side, query, *rules),
+            (*task_side, reference.query, *rules),
             lambda f: f[0] == "right",
             settings.seconds,
         )
@@ -51,4 +58,5 @@ def create(config: Config | None, pool: Pool, sandboxes: SandboxBackend | None =
             raise FaultError(found, "verifiers.sql", why)
         return Judgement(float(found == "right"), why)
 
-    return Grader("sql", fingerprint(settings, __name__, _CHECK, libraries=("sqlglot",)), Reference, judge)
+    libraries = ("sqlglot", *(["duckdb"] if settings.engine == "duckdb" else []))
+    return Grader("sql", fingerprint(settings, __name__, _CHECK, libraries=libraries), Reference, judge)

@@ -1,9 +1,11 @@
 """A tool-using episode is right when its end state is the expected one, collateral changes included (`checks.tools`).
 
-Reference: {"state": {...}, "calls": [{"name", "arguments"}], "order": [[i, j], ...], "answer": "..."}; all but the
-state may be left out. `calls` are required ones (others may be made beside them), `order` says that call i comes before
-call j, `answer` is compared as `exact` does. The environment delivers `state.json` and `calls.json`: the executed calls
-in order, each {"name", "arguments"} and, where it failed, "ok": false, which then does not count as made.
+Reference: {"state": {...}, "calls": [{"name", "arguments"}], "order": [[i, j], ...], "answer": "...", "only": false};
+all but the state may be left out. `calls` are required ones; others may be made beside them unless `only` is true.
+A call with {"name", "options": {parameter: [values]}} allows alternatives, by the schemas of `task.tools`
+(`checks.calls`). `order` says that call i comes before call j, `answer` is compared as `exact` does. The environment
+delivers `state.json` and `calls.json`: the executed calls in order, each {"name", "arguments"} and, where it failed,
+"ok": false, which then does not count as made.
 
 Doing nothing fails whenever the expected state is not the first one, or a call or an answer is required. Components:
 state, arguments, order, answer.
@@ -26,7 +28,7 @@ from temper.verifiers import exact
 from temper.verifiers.grading import Grader, Judgement, delivered, fingerprint
 from temper.verifiers.pool import Pool
 
-_CHECK = "temper.verifiers.checks.tools"
+_CHECK, _CALLS = "temper.verifiers.checks.tools", "temper.verifiers.checks.calls"
 
 
 class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -36,6 +38,7 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 class Call(Struct, frozen=True, forbid_unknown_fields=True):
     name: str
     arguments: dict[str, Any] = {}
+    options: dict[str, list[Any]] | None = None
 
 
 class Reference(Struct, frozen=True, forbid_unknown_fields=True):
@@ -43,6 +46,7 @@ class Reference(Struct, frozen=True, forbid_unknown_fields=True):
     calls: list[Call] = []
     order: list[tuple[int, int]] = []
     answer: str = ""
+    only: bool = False
 
 
 def create(config: Config | None, pool: Pool, sandboxes: SandboxBackend | None = None) -> Grader:
@@ -50,8 +54,9 @@ def create(config: Config | None, pool: Pool, sandboxes: SandboxBackend | None =
 
     async def judge(task: Task, trace: Trace, artifacts: Mapping[str, bytes], reference: Reference) -> Judgement:
         _validate(reference)
-        expected = msgspec.to_builtins(reference)
-        gold = [msgspec.json.encode(expected[part]) for part in ("state", "calls")]
+        schemas = {tool.name: tool.parameters for tool in task.tools}
+        expected = {**msgspec.to_builtins(reference), "schemas": schemas}
+        gold = [msgspec.json.encode(expected["state"]), msgspec.json.encode([_one(call) for call in reference.calls])]
         made = [delivered(artifacts, name) for name in ("state.json", "calls.json")]
         right, why, components = await pool.judge(
             f"{_CHECK}:check", (*made, expected), (*gold, expected), lambda found: found[0], settings.seconds
@@ -62,7 +67,13 @@ def create(config: Config | None, pool: Pool, sandboxes: SandboxBackend | None =
             right, why = right and said, why or ("" if said else "the final answer is not the expected one")
         return Judgement(float(right), why, components)
 
-    return Grader("tools", fingerprint(settings, __name__, exact.__name__, _CHECK), Reference, judge)
+    return Grader("tools", fingerprint(settings, __name__, exact.__name__, _CHECK, _CALLS), Reference, judge)
+
+
+def _one(call: Call) -> dict[str, Any]:
+    """A call that is right."""
+    options = {name: values[-1] for name, values in (call.options or {}).items() if values[-1] != ""}
+    return {"name": call.name, "arguments": call.arguments | options}
 
 
 def _validate(reference: Reference) -> None:

@@ -1,13 +1,20 @@
-"""The process behind one slot of `verifiers.pool`: reads jobs from a socket, answers each, and knows no policy.
+"""The processes behind `verifiers.pool`: a template that imports checks and never sees an answer, and its forks.
 
-Frames are a 4-byte little-endian length and msgpack. In: [function, args]. Out: ["ready", None] at the start and after
-importing a function; then ["value", result], ["limit", text] (memory, recursion) or ["crash", text] for each job.
-Deadlines are the owner's: it kills. The process ends when its socket or its owner does.
+A fork of a warm interpreter costs milliseconds, where a new one costs the import of its checks (of sympy a second), so
+that one that hangs or dies is replaced at once. Deadlines are the owner's: it kills. Everything ends with the owner.
+
+Template, packets of msgpack. In: ["load", function]; ["fork", memory] with a socket; ["wait", pid]. Out, for the last
+two: [pid, loaded functions]; the exit code, negative for a signal.
+
+Worker, frames of a 4-byte little-endian length and msgpack. In: [function, args]. Out: ["ready", None] after importing
+a function; then ["value", result], ["limit", text] (memory, recursion) or ["crash", text] for each job.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import gc
 import importlib
 import os
 import resource
@@ -21,42 +28,96 @@ from typing import Any
 import msgspec
 
 _PR_SET_PDEATHSIG = 1
-_READY = msgspec.msgpack.encode(("ready", None))
+_PACKET = 1 << 16
+
+Functions = dict[str, Callable[..., Any]]
 
 
 def main() -> None:
-    """argv: file descriptor of the socket, the owner's pid, bytes of address space."""
-    descriptor, owner, memory = map(int, sys.argv[1:])
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != owner:  # it died before the line above
+    """argv: file descriptor of the template's socket, the owner's pid."""
+    descriptor, owner = map(int, sys.argv[1:])
+    if not _dies_with(owner):
         return
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the owner's to handle
-    resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    with socket.socket(fileno=descriptor) as channel, channel.makefile("rb") as incoming:
-        serve(channel, incoming)
+    with socket.socket(fileno=descriptor) as control:
+        template(control)
 
 
-def serve(channel: socket.socket, incoming: Any) -> None:
-    known: dict[str, Callable[..., Any]] = {}
-    reply(channel, _READY)
+def template(control: socket.socket) -> None:
+    loaded: Functions = {}
+    while True:
+        packet, descriptors, *_ = socket.recv_fds(control, _PACKET, 1)
+        if not packet:
+            return
+        what, argument = msgspec.msgpack.decode(packet)
+        if what == "load":
+            with contextlib.suppress(Exception):  # the worker that needs it says what is wrong
+                loaded[argument] = load(argument)
+            continue
+        if what == "fork":
+            answer: Any = [_fork(control, descriptors[0], argument, loaded), list(loaded)]
+        else:
+            answer = _exit_code(argument)
+        control.send(msgspec.msgpack.encode(answer))
+
+
+def load(function: str) -> Callable[..., Any]:
+    module, _, attribute = function.partition(":")
+    return getattr(importlib.import_module(module), attribute)
+
+
+def _fork(control: socket.socket, descriptor: int, memory: int, loaded: Functions) -> int:
+    parent = os.getpid()
+    gc.freeze()  # so that collecting in a worker does not copy what it shares
+    pid = os.fork()
+    if pid:
+        os.close(descriptor)
+        return pid
+    try:
+        control.close()
+        if _dies_with(parent):
+            resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
+            with socket.socket(fileno=descriptor) as channel, channel.makefile("rb") as incoming:
+                serve(channel, incoming, loaded)
+    finally:
+        os._exit(0)
+
+
+def _exit_code(pid: int) -> int:
+    try:
+        return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    except ChildProcessError:  # of an earlier template, with which it died
+        return -signal.SIGKILL
+
+
+def serve(channel: socket.socket, incoming: Any, known: Functions) -> None:
+    """Answer jobs until the owner closes its end."""
     while len(head := incoming.read(4)) == 4:
         name, args = msgspec.msgpack.decode(incoming.read(int.from_bytes(head, "little")))
         try:
             if name not in known:
-                module, _, attribute = name.partition(":")
-                known[name] = getattr(importlib.import_module(module), attribute)
-                reply(channel, _READY)
-            frame = msgspec.msgpack.encode(("value", known[name](*args)))
+                known[name] = load(name)
+                reply(channel, ("ready", None))
+            frame = ("value", known[name](*args))
+            reply(channel, frame)
+            continue
         except (MemoryError, RecursionError) as error:
-            frame = msgspec.msgpack.encode(("limit", type(error).__name__))
+            frame = ("limit", type(error).__name__)
         except Exception as error:
-            frame = msgspec.msgpack.encode(("crash", "".join(traceback.format_exception(error)[-3:])))
+            frame = ("crash", "".join(traceback.format_exception(error)[-3:]))
         reply(channel, frame)
 
 
-def reply(channel: socket.socket, frame: bytes) -> None:
-    channel.sendall(len(frame).to_bytes(4, "little") + frame)
+def reply(channel: socket.socket, frame: tuple[str, Any]) -> None:
+    content = msgspec.msgpack.encode(frame)
+    channel.sendall(len(content).to_bytes(4, "little") + content)
+
+
+def _dies_with(parent: int) -> bool:
+    """Whether it is still there to die with."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    return os.getppid() == parent
 
 
 if __name__ == "__main__":

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import importlib.util
+import shutil
 import threading
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -54,3 +57,21 @@ def judged(loop: asyncio.AbstractEventLoop) -> Callable[..., Verdict]:
 @pytest.fixture
 def workspace() -> SandboxSpec:
     return SandboxSpec(files={"m.py": b"def f(x):\n    return 0\n", "README": b"fix f"})
+
+
+@pytest.fixture
+def copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], str]:
+    """copied(name of a plugin's module): the name of its copy in a package of this test, where its card may lie."""
+
+    def copy(name: str) -> str:
+        spec = importlib.util.find_spec(name)
+        assert spec is not None
+        assert spec.origin is not None
+        package = tmp_path / f"copied_{tmp_path.name}"  # a name of its own, because modules are kept by name
+        package.mkdir(exist_ok=True)
+        (package / "__init__.py").touch()
+        shutil.copy(spec.origin, package)
+        monkeypatch.syspath_prepend(str(tmp_path))
+        return f"{package.name}.{name.rpartition('.')[2]}"
+
+    return copy

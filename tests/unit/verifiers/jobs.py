@@ -19,6 +19,16 @@ def spin(_: int) -> None:
         pass
 
 
+def hang_at(x: int, at: int) -> int:
+    while x == at:
+        pass
+    return x
+
+
+def echo(text: str) -> str:
+    return text
+
+
 def sleep(_: int) -> None:
     time.sleep(1000)
 

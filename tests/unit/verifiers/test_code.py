@@ -10,6 +10,7 @@ from temper.core.blame import FaultError
 from temper.core.protocols import Sandbox
 from temper.core.task import SandboxSpec
 from temper.sandboxes import local
+from temper.verifiers import boxes as boxes_of
 from temper.verifiers import code
 
 CASES = [
@@ -72,7 +73,8 @@ def boxes(backend) -> Boxes:
 def grade(judged, boxes, workspace):
     def run(source: str, reference=REFERENCE, **artifacts: bytes):
         files = {"m.py": source.encode(), **artifacts}
-        verifier = code.create(code.Config(seconds=2.0), None, boxes)
+        alone = boxes_of.Interpreter(start="sandbox")
+        verifier = code.create(code.Config(seconds=2.0, interpreter=alone), None, boxes)
         return judged(verifier, reference, "done", files, sandbox=workspace, artifacts=("m.py",))
 
     return run
@@ -154,3 +156,93 @@ def test_modules_in_packages(judged, boxes):
     files = {"pkg/m.py": b"from pkg.base import K\ndef f(x): return K * x\n"}
     verifier = code.create(None, None, boxes)
     assert judged(verifier, reference, "", files, sandbox=spec, artifacts=("pkg/m.py",)).score == 1
+
+
+@pytest.mark.parametrize("start", ["fork", "process"])
+def test_programs_in_forks_of_a_zygote_and_in_new_processes_are_judged_alike(judged, backend, workspace, start):
+    config = code.Config(seconds=2.0, interpreter=boxes_of.Interpreter(start=start))
+    verifier = code.create(config, None, backend)
+
+    def score(source: str) -> tuple[str, float]:
+        verdict = judged(verifier, REFERENCE, "", {"m.py": source.encode()}, sandbox=workspace, artifacts=("m.py",))
+        return verdict.status, verdict.score
+
+    assert score(REFERENCE["solution"]["m.py"]) == ("graded", 1.0)
+    assert {name: score(source) for name, source in ATTACKS.items()} == dict.fromkeys(ATTACKS, ("graded", 0.0))
+    assert score("while True: pass") == ("graded", 0.0)
+    assert score(REFERENCE["solution"]["m.py"]) == ("graded", 1.0)
+
+
+COUNTER = """
+import threading
+
+def count(threads, times):
+    total = [0]
+    lock = threading.Lock()
+    def work():
+        for _ in range(times):
+            {body}
+    workers = [threading.Thread(target=work) for _ in range(threads)]
+    for worker in workers: worker.start()
+    for worker in workers: worker.join()
+    return total[0]
+"""
+LOCKED = "with lock:\n                total[0] += 1"
+TASKS = """
+import asyncio
+
+async def spend(account, n):
+    if account["left"] >= n:
+        {body}
+        account["left"] -= n
+
+async def both():
+    account = {{"left": 10}}
+    await asyncio.gather(*(spend(account, n) for n in (7, 8)))
+    return account["left"] >= 0
+
+def run():
+    return asyncio.run(both())
+"""
+ONE_AT_A_TIME = """
+import threading
+
+def run():
+    a, b = threading.Lock(), threading.Lock()
+    def work(first, second):
+        with first:
+            with second:
+                pass
+    pair = [threading.Thread(target=work, args=order) for order in ((a, b), {second})]
+    for worker in pair: worker.start()
+    for worker in pair: worker.join(10)
+    return not any(worker.is_alive() for worker in pair)
+"""
+
+
+@pytest.mark.parametrize(
+    ("source", "call", "right"),
+    [
+        (COUNTER.format(body=LOCKED), {"function": "count", "args": [3, 4], "expect": 12}, True),
+        (COUNTER.format(body="total[0] += 1"), {"function": "count", "args": [3, 4], "expect": 12}, False),
+        (TASKS.format(body="pass"), {"function": "run", "expect": True}, True),
+        (TASKS.format(body="await asyncio.sleep(5)"), {"function": "run", "expect": True}, False),
+        (ONE_AT_A_TIME.format(second="(a, b)"), {"function": "run", "expect": True}, True),
+        (ONE_AT_A_TIME.format(second="(b, a)"), {"function": "run", "expect": True}, False),
+    ],
+)
+def test_a_race_is_judged_over_many_schedules_and_always_alike(judged, backend, workspace, source, call, right):
+    verifier = code.create(code.Config(seconds=60.0), None, backend)
+    reference = {"module": "m.py", "cases": [{**call, "schedules": 25}]}
+    verdicts = [
+        judged(verifier, reference, "", {"m.py": source.encode()}, sandbox=workspace, artifacts=("m.py",))
+        for _ in range(2)
+    ]
+    assert {verdict.score for verdict in verdicts} == {float(right)}, verdicts[0].evidence
+    assert len({str(verdict.evidence) for verdict in verdicts}) == 1
+
+
+def test_visible_and_hidden_cases_are_told_apart(grade):
+    cases = [{**CASES[0], "visible": True}, CASES[1]]
+    overfit = grade("def f(x): return 4", {**REFERENCE, "cases": cases})
+    assert (overfit.components["visible"], overfit.components["hidden"], overfit.score) == (1.0, 0.0, 0.0)

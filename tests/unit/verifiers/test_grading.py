@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 from temper.core.blame import Fault, FaultError
+from temper.core.errors import BackendError
 from temper.core.task import Message, Task
 from temper.core.trace import Segment, Trace, Verdict
 from temper.verifiers import exact
@@ -61,3 +62,8 @@ def test_a_task_without_a_usable_reference_is_the_tasks_fault():
 def test_a_verifier_that_raises_is_the_verifiers_fault():
     assert verdict(Raises(KeyError("x"))).why == "verifier-crash"
     assert verdict(Raises(FaultError("network", "judge"))).status == "infra"
+
+
+def test_what_breaks_on_our_side_while_grading_is_infrastructure():
+    found = verdict(Raises(BackendError("the verifier pool was closed")))
+    assert (found.status, found.blame, found.why) == ("infra", "infrastructure", "backend-lost")

@@ -75,11 +75,18 @@ def test_equality(judged, pool, gold, answer, right):
         (r"\boxed{\boxed{42}}", ""),
         (r"\boxed{42", ""),
         ("2 + 2\n#### 4\nbye", "4"),
-        ("The answer is 42 apples. Or 43?", "42"),
+        ("The answer is 42 apples. Or 43?", "42 apples"),
         ("The answer is **73**.", "73"),  # Math-Verify#76
         ("Final answer: $x = 3$", "$x = 3$"),
         ("The answer is 2 and 3", "2 and 3"),
         ("She has 12 left", "12"),
+        ("2*2=4\ndone", "2*2=4"),
+        ("It is 12 km to York", "12 km"),
+        ("It costs $5 or so", "$5"),
+        ("Therefore $x \\geq 5$ is the solution.", "x \\geq 5"),
+        ("It rises from $5 to $6", "$6"),
+        ("So we get\n\\[\n9\n\\]", "9"),
+        ("It is $28$ percent", "28%"),
         ("3, 5, 7, 42", "3, 5, 7, 42"),  # all answers at once are one answer
         ("40 + 2 = 42", "40 + 2 = 42"),
         ("", ""),
@@ -96,3 +103,36 @@ def test_a_bomb_is_the_answers_fault_and_scores_nothing(judged, pool):
     verifier = math.create(math.Config(seconds=1.5), pool)
     verdict = judged(verifier, {"answer": "42"}, r"\boxed{2^{2^{2^{100}}}}")
     assert (verdict.why, verdict.score, verdict.masked) == ("answer-exceeds-verifier", 0.0, False)
+
+
+UNITS = [
+    ("5 km", "5000 m", True),
+    ("5 km", r"5000\text{ m}", True),
+    ("5 km", "5 m", False),
+    ("5 km", "5", True),  # left out
+    ("5", r"5\,\mathrm{km}", True),
+    ("90 km/h", "25 m/s", True),
+    ("90 km/h", "25 km", False),
+    (r"15\mbox{ cm}^2", r"0.0015 \text{ m}^2", True),
+    (r"15\mbox{ cm}^2", r"15 \text{ cm}", False),
+    ("2 hours", "120 minutes", True),
+    ("$5", "500 cents", True),
+    ("$5", "5 cents", False),
+    ("$5", r"5\$", True),
+    ("7", "7 apples", True),
+    ("5m", "5", False),  # m may be a number
+    (r"7x\text{ cm}", "7x", True),
+    (r"\sqrt{2} m", r"100\sqrt{2} cm", True),
+    ("20 °C", "20 °F", False),
+    ("28%", "28 percent", True),
+]
+
+
+@pytest.mark.parametrize(("gold", "answer", "right"), UNITS)
+def test_units(judged, pool, gold, answer, right):
+    assert judged(math.create(None, pool), {"answer": gold}, f"\\boxed{{{answer}}}").score == right
+
+
+@pytest.mark.parametrize("answer", ["12/2", r"\boxed{\frac{12}{2}}", "12/2=12/2", "3+3", "2*3", "6^1"])
+def test_a_calculation_that_is_not_carried_out_is_no_answer(judged, pool, answer):
+    assert judged(math.create(None, pool), {"answer": "12/2=6"}, answer).score == 0

@@ -48,6 +48,34 @@ def test_a_hang_costs_its_limit_twice_and_the_others_are_answered():
     assert 1.0 < seconds < 5.0
 
 
+def test_a_hang_within_a_batch_costs_those_behind_it_nothing():
+    async def main():
+        async with Pool(workers=2) as pool:
+            await asyncio.gather(*(pool.run("jobs:hang_at", n, -1) for n in range(300)))  # known to be quick
+            began = time.monotonic()
+            jobs = {n: asyncio.ensure_future(pool.run("jobs:hang_at", n, 350, seconds=1.0)) for n in range(300, 700)}
+            hang = jobs.pop(350)
+            answers = await asyncio.gather(*jobs.values())
+            seconds = time.monotonic() - began
+            with pytest.raises(LimitError):
+                await hang
+            return answers == list(jobs), seconds
+
+    right, seconds = run(main())
+    assert right
+    assert seconds < 0.8
+
+
+def test_large_jobs_and_small_ones_travel_together():
+    async def main():
+        async with Pool(workers=1) as pool:
+            await asyncio.gather(*(pool.run("jobs:echo", str(n)) for n in range(50)))
+            texts = [str(n) * (1 if n % 3 else 200_000) for n in range(60)]
+            return texts == await asyncio.gather(*(pool.run("jobs:echo", text) for text in texts))
+
+    assert run(main())
+
+
 @pytest.mark.parametrize("function", ["hoard", "deep", "segfault", "sleep"])
 def test_explosions_are_limits_too(function):
     async def main():
@@ -105,6 +133,20 @@ def test_workers_killed_at_random_change_no_verdict():
     answers, kills = run(main(Pool(workers=2), threading.Event()))
     assert answers == [2 * n for n in range(200)]
     assert kills >= 3
+
+
+def test_the_process_that_workers_are_forked_from_may_be_killed_too():
+    async def main():
+        async with Pool(workers=2) as pool:
+            before = await asyncio.gather(*(pool.run("jobs:slow_double", n) for n in range(20)))
+            parent = int(Path(f"/proc/{pool.pids[0]}/stat").read_text().rpartition(")")[2].split()[1])
+            assert parent != os.getpid()
+            jobs = [asyncio.ensure_future(pool.run("jobs:slow_double", n)) for n in range(20, 100)]
+            await asyncio.sleep(0.1)
+            os.kill(parent, signal.SIGKILL)
+            return before + await asyncio.gather(*jobs)
+
+    assert run(main()) == [2 * n for n in range(100)]
 
 
 def test_results_are_cached_by_content_and_workers_recycled():

@@ -6,7 +6,7 @@ import pytest
 
 from temper.verifiers import sql
 
-SCHEMA = "CREATE TABLE p (id INTEGER, name TEXT, age INTEGER, pay REAL); CREATE TABLE o (pid INTEGER, item TEXT);"
+SCHEMA = "CREATE TABLE p (id INTEGER, name TEXT, age INTEGER, pay DOUBLE); CREATE TABLE o (pid INTEGER, item TEXT);"
 ONE = (
     SCHEMA
     + """INSERT INTO p VALUES (1,'ann',30,10.0),(2,'bob',30,20.5),(3,'cy',41,20.5),(4,'dee',NULL,7.25),(5,'ann',19,3);
@@ -21,9 +21,10 @@ INSERT INTO o VALUES (1,'cup'),(7,'pen'),(7,'cup'),(3,'pen');"""
 
 @pytest.fixture
 def grade(judged, pool):
-    def run(gold: str, query: str, databases=(ONE, TWO)):
-        reference = {"databases": list(databases), "query": gold}
-        return judged(sql.create(None, pool), reference, "", {"query.sql": query.encode("utf-8", "surrogatepass")})
+    def run(gold: str, query: str, databases=(ONE, TWO), engine="sqlite", **more):
+        reference = {"databases": list(databases), "query": gold, **more}
+        verifier = sql.create(sql.Config(engine=engine), pool)
+        return judged(verifier, reference, "", {"query.sql": query.encode("utf-8", "surrogatepass")})
 
     return run
 
@@ -114,3 +115,53 @@ def test_a_task_that_cannot_be_graded_is_the_tasks_fault(grade):
     assert grade("SELECT name FROM p", "SELECT 1", [ONE]).why == "reference-missing"
     assert grade("SELECT name FROM p", "SELECT 1", [ONE, "CREATE TABEL"]).why == "gold-fails"
     assert grade("SELECT 7", "SELECT 7").why == "gold-fails"  # a constant passes everywhere
+
+
+ANY_ORDER = [
+    ("SELECT name, COUNT(*) FROM p GROUP BY name", "SELECT COUNT(*), name FROM p GROUP BY name"),
+    ("SELECT MIN(pay), MAX(pay) FROM p", "SELECT MAX(pay), MIN(pay) FROM p"),  # each is called what it is
+    ("SELECT id, name, age FROM p", "SELECT age a, name b, id c FROM p"),
+]
+
+
+@pytest.mark.parametrize(("gold", "query"), ANY_ORDER)
+def test_columns_stand_in_any_one_order_unless_the_task_says_otherwise(grade, gold, query):
+    assert grade(gold, query).score == 1.0
+    assert grade("SELECT name b, age a FROM p", "SELECT age x, name y FROM p", columns="ordered").score == 0.0
+
+
+def test_one_order_of_columns_has_to_fit_all_databases(grade):
+    """Columns that are swapped in one database only are not the columns that were asked for."""
+    gold = "SELECT id, age FROM p"
+    swapped = "SELECT IIF(name = 'ann', age, id) x, IIF(name = 'ann', id, age) y FROM p"
+    assert grade(gold, swapped).score == 0.0
+
+
+def test_the_question_decides_whether_order_counts(grade):
+    by_age, backwards = "SELECT name FROM p ORDER BY age, id", "SELECT name FROM p ORDER BY age DESC, id"
+    assert grade(by_age, backwards).score == 0.0
+    assert grade(by_age, backwards, ordered=False).score == 1.0
+    two, other = "SELECT id FROM p ORDER BY pay LIMIT 2", "SELECT id FROM p ORDER BY pay DESC LIMIT 2"
+    assert grade(two, f"SELECT id FROM ({two}) ORDER BY id DESC", ordered=False).score == 1.0
+    assert grade(two, other, ordered=False).score == 0.0
+
+
+@pytest.mark.parametrize(("gold", "query"), SET_RULE_ACCEPTS + WRONG)
+def test_wrong_in_duckdb(grade, gold, query):
+    pytest.importorskip("duckdb")
+    verdict = grade(gold, query, engine="duckdb")
+    assert (verdict.status, verdict.score) == ("graded", 0.0), verdict.evidence
+
+
+DUCKDB_REFUSED = [query for query in REFUSED if "n + 1" not in query and "zeroblob" not in query]
+DUCKDB_REFUSED += ["COPY p TO 'x.csv'", "SELECT * FROM read_csv('/etc/passwd')", "INSTALL httpfs", "SET threads = 9"]
+
+
+def test_right_and_refused_in_duckdb(grade):
+    pytest.importorskip("duckdb")
+    for gold, query in RIGHT[:-1] + ANY_ORDER:
+        verdict = grade(gold, query, engine="duckdb")
+        assert verdict.score == 1.0, (query, verdict)
+    for query in DUCKDB_REFUSED:
+        verdict = grade("SELECT name FROM p", query, engine="duckdb")
+        assert (verdict.status, verdict.score) == ("graded", 0.0), (query, verdict)

@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from temper.core.task import ToolSpec
 from temper.verifiers import tools
 
 STATE = {"balance": {"a": 70, "b": 30}, "log": ["moved"]}
@@ -68,3 +69,37 @@ def test_a_call_that_is_wanted_twice_has_to_be_made_twice(grade):
 )
 def test_references_that_pass_everything_or_nothing_are_refused(grade, reference):
     assert grade(STATE, [], reference=reference).why == "reference-missing"
+
+
+SCHEMA = {
+    "type": "object",
+    "properties": {"to": {"type": "string"}, "amount": {"type": "number"}, "note": {"type": "string"}},
+    "required": ["to", "amount"],
+}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "right"),
+    [
+        ({"to": "New York", "amount": 30.0}, True),
+        ({"to": "new-york.", "amount": 30, "note": "rent"}, True),
+        ({"to": "NYC", "amount": 30}, True),
+        ({"to": "Boston", "amount": 30}, False),
+        ({"to": "NYC", "amount": "30"}, False),
+        ({"to": "NYC", "amount": True}, False),
+        ({"to": "NYC"}, False),
+        ({"to": "NYC", "amount": 30, "note": "food"}, False),
+        ({"to": "NYC", "amount": 30, "from": "b"}, False),
+    ],
+)
+def test_calls_with_alternatives(judged, pool, arguments, right):
+    options = {"to": ["New York", "NYC"], "amount": [30.0], "note": ["rent", ""]}
+    reference = {"state": {}, "calls": [{"name": "move", "options": options}], "only": True}
+    files = {"state.json": b"{}", "calls.json": json.dumps([{"name": "move", "arguments": arguments}]).encode()}
+    verdict = judged(tools.create(None, pool), reference, "", files, tools=(ToolSpec("move", "", SCHEMA),))
+    assert (verdict.status, verdict.score) == ("graded", float(right))
+
+
+def test_only_forbids_other_calls(grade):
+    assert grade(STATE, [LOOK, MOVE, LOOK], reference={**REFERENCE, "only": True}).score == 0
+    assert grade(STATE, [LOOK, MOVE], reference={**REFERENCE, "only": True}).score == 1

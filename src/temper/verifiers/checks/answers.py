@@ -1,54 +1,82 @@
 """Final answers as text: find one, read its outer form, and compare it by exact rational arithmetic. Standard library.
 
 Where the answer stands, first hit wins, and nothing else is looked at:
-1. the last \\boxed{...}; a box within a box, or one that does not close, is no answer
+1. the last \\boxed{...}, and those that stand before it with nothing but "and" in between; a box within a box, or one
+   that does not close, is no answer
 2. what follows the last "####" on its line
 3. what follows the last "answer is" or "answer:" up to the end of the sentence
-4. the last line that is not empty: the whole of it when it is arithmetic or a list, else the last number in it
+4. a displayed formula that ends the text
+5. the last line with a digit or a formula
+The whole of 2, 3 and 5 when it is arithmetic or a list, else the last formula ($...$, \\(...\\)) or number in it, with
+its unit; but what was marked (3) is taken by its word where it is no prose.
 
-Form: "1, 2", "1 and 2", "{1, 2}" and a single "1" are sets (order and repetition do not count, but every element
-must be there and no other); "(1, 2]" keeps its brackets and its order. Elements are `name = body` or a body.
-A percent sign is a unit: 50% equals 50% and also the plain numbers 50 and 1/2. Decimals are exact: 0.333 is not 1/3.
+Form: "1, 2", "1 and 2", "{1, 2}", "1 \\pm 2" and a single "1" are sets (order and repetition do not count, but every
+element must be there and no other); "(1, 2]" keeps its brackets and its order. Elements are `name = body` or a body.
+Units are carried out (`checks.units`), and one that only one side gives is left out. A percent sign is a unit: 50%
+equals 50% and also the plain numbers 50 and 1/2. Decimals are exact: 0.333 is not 1/3. Where a number is asked for, a
+calculation that was not carried out is no answer, be it 12+7 or 12/2.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from fractions import Fraction
-from math import factorial
 from typing import NamedTuple
 
-_MOST = 200_000  # bits of a number that is computed exactly
-_NUMBER = r"(?:[0-9]{1,3}(?:,[0-9]{3})+(?![0-9])(?:\.[0-9]+)?|[0-9]+(?:\.[0-9]*)?|\.[0-9]+)"
-_TOKENS = re.compile(rf"\s*({_NUMBER}(?:[eE][+-]?[0-9]{{1,3}}(?![0-9]))?|\\frac|[-+*/^!(){{}}])")
+from temper.verifiers.checks import units
+from temper.verifiers.checks.rationals import NUMBER, UnsureError, rational
+
+_LINE = 2000  # characters of a line that are looked at
+_MOST_BOXES = 20  # in a row
 _FINISHED = re.compile(
-    rf"[-+]?(?:{_NUMBER}(?:/[0-9]+|[eE][+-]?[0-9]{{1,3}})?|\\frac\{{[0-9]+\}}\{{[0-9]+\}}|\([0-9]+\+[^()]*/[^()]*\))%?"
+    rf"[-+]?(?:{NUMBER}(?:/([0-9]+)|[eE][+-]?[0-9]{{1,3}})?|\\frac\{{[0-9]+\}}\{{([0-9]+)\}}|\([0-9]+\+[^()]*/[^()]*\))%?"
 )
-_QUANTITY = re.compile(rf"([-+]?\$?{_NUMBER}(?:/[0-9]+)?%?)(?: +[A-Za-z]{{3,}})+")
-_MATH_WORDS = re.compile(r"\b(and|or|sin|cos|tan|log|exp|sqrt|frac|inf|infinity|pi)\b")
+_IN_TEXT = re.compile(rf"(?<![\w.,])-?(?:[0-9]+,[0-9]+(?![0-9,.])|{NUMBER}(?:/[0-9]+)?)(?!\.?[0-9])")
+_BEHIND = re.compile(r"\$?\s*(%|(?:percent(?:age)?|pct)\b)|\s*([A-Za-zµ€£$][A-Za-z²³/]*)")
+_BOX = re.compile(r"\\boxed\s*")
+_AND = re.compile(r"(?:[\s$,;.]|\\[()\[\]]|\\q?quad|\\text\{ *(?:and|or) *\}|\b(?:and|or)\b)*")
+_QUANTITY = r"(?:[A-Z|:{}()]|\\(?:frac|angle|overline|triangle)|_\{?\w+\}?)+"  # AB, |AB|, \frac{AB}{CD}, V_1:V_2
+_NAME = re.compile(rf"\s*([A-Za-z](?:_\{{?\w+\}}?|\([A-Za-z]\))?|{_QUANTITY})\s*(?:=(?!=)|\\in(?![a-z]))")
+_DISPLAYED = re.compile(r"(?:\\\[((?:(?!\\\[).)*)\\\]|\$\$([^$]*)\$\$)[.\s]*$", re.S)
+_FORMULA = re.compile(r"\\\((.+?)\\\)|\$\$(.+?)\$\$|(?<![\\$0-9])(?<![0-9] )\$(?!\$)([^$]+?)(?<!\\)\$(?![0-9$])")
 _REWRITES = [
     (re.compile(pattern), replacement)
     for pattern, replacement in [
-        (r"\\(?:left|right|displaystyle|[!,;:> ])|\\?\$|\^\{?\\circ\}?|°|~", " "),
-        (r"\\[dt]frac", r"\\frac"),
+        (r"\\q?quad", " "),
+        (r"^\s*\([a-z](?: *, *[a-z])*\) *= *(?=\()", ""),  # (x, y) = (1, 2)
+        (r",\s*\\!\s*", ","),
+        (r"\\\$(?=\s*[0-9.])", "USD "),  # dollars, before the signs around formulas go
+        (r"\$\$?([^$]*)\$\$?", r" \1 "),
+        (r"\\?\$(?=\s*[0-9.])", "USD "),
+        (r"(?<=[0-9])\s*\\?\$", " USD"),
+        (r"\\(?:left|right|displaystyle|[!,;:> ])|\\?\$|\^\{?\\circ\}?|°(?![CF])|~", " "),
+        (r"\\[dtc]frac", r"\\frac"),
         (r"\\(?:cdot|times)(?![a-zA-Z])|[×·]", "*"),
         (r"\\div(?![a-zA-Z])|÷", "/"),
         ("[−–]", "-"),
         (r"\*\*", "^"),
-        (r"\{,\}", ","),
-        (r"\\%", "%"),
+        (r"\s*\{ *, *\}", ","),
+        (r"\\%|(?<=[0-9}) ])\s*(?:\\text\{ ?)?\b(?:percent(?:age)?|pct)\b\}?", "%"),
+        (r"±", r"\\pm "),
+        (r"!=|≠", r"\\neq "),
+        (r"<=|≤|\\leqslant(?![a-z])|\\le(?![a-z])", r"\\leq "),
+        (r">=|≥|\\geqslant(?![a-z])|\\ge(?![a-z])", r"\\geq "),
+        (r"\\lt(?![a-z])", "<"),
+        (r"\\gt(?![a-z])", ">"),
+        (r"^\s*[A-Za-z]\s*\\in(?![a-z])\s*(?=[(\[\\])", ""),
+        (r"^\s*\(([A-Z])\)\s*$", r"\1"),  # a choice, (C)
         (r"\\(?:text|mbox|mathrm)\{ *(and|or) *\}|\b(and|or)\b", ", "),
-        (r"(?:\\ |\s)*\\(?:text|mbox|mathrm)\{[^{}]*\}\s*$", ""),
+        (r"\\mathrm\{([ei])\}", r"\1"),
+        (r"\\(?:text(?:bf|it|rm|normal)?|mbox|mathrm|mathbf)(?=\{)", r"\\text"),
+        (r"^\s*\\text\{([^{}]*)\}\s*$", r"\1"),
         (r"\\frac\s*([0-9])\s*([0-9])", r"\\frac{\1}{\2}"),
+        (r"\\frac\s*([0-9])\s*\{", r"\\frac{\1}{"),
+        (r"(?<![0-9.,])([0-9]{1,3}) ([0-9]{3})(?![0-9.]|/)", r"\1\2"),  # 1 000
+        # mixed numbers
         (r"(?<![0-9.}])([0-9]+)\s*\\frac\{([0-9]+)\}\{([0-9]+)\}", r"(\1+\2/\3)"),
         (r"(?<![0-9.])([0-9]+) +([0-9]+)/([0-9]+)(?![0-9.])", r"(\1+\2/\3)"),
     ]
 ]
-
-
-class UnsureError(Exception):
-    """Not rational arithmetic: `checks.symbolic` has to look."""
 
 
 class Form(NamedTuple):
@@ -63,53 +91,99 @@ def check(text: str, gold: str) -> tuple[str, str]:
     answer = extract(text)
     if not answer:
         return "none", ""
+    expected, found = read(gold), read(answer)
     try:
-        right = same(read(gold), read(answer), rational_equal)
-        return ("right" if right and (_carried_out(answer) or not _carried_out(gold)) else "wrong"), answer
+        right = same(expected, found, rational_equal)
     except UnsureError:
         return "unsure", answer
+    return ("right" if right and (_carried_out(found) or not _carried_out(expected)) else "wrong"), answer
 
 
 def extract(text: str) -> str:
     """The final answer, "" when there is none. See the top of this file."""
     if "\\boxed" in text:
-        inside = _braces(text[text.rindex("\\boxed") + len("\\boxed") :].lstrip())
-        outer = text[: text.rindex("\\boxed")].rstrip().endswith("\\boxed{")
-        return "" if inside is None or outer else inside.strip()
-    if "####" in text:
-        return _plain(text.rpartition("####")[2].strip().partition("\n")[0])
-    marked = list(re.finditer(r"answer(?: is)?\s*:|answer is\b", text, re.I))
-    if marked:
-        return _plain(re.split(r"\n|\.(?:\s|$)", text[marked[-1].end() :].strip(), maxsplit=1)[0])
-    lines = text.split("\n")
-    line = next((line.strip() for line in reversed(lines) if line.strip()), "").rstrip(".")
-    if len(line) > 2000:
-        return ""
+        found = _boxes(text)
+    elif "####" in text:
+        found = _in_words(_plain(text.rpartition("####")[2].strip().partition("\n")[0]))
+    elif marked := list(re.finditer(r"answer(?: is)?\s*:|answer is\b", text, re.I)):
+        found = _plain(re.split(r"\n|\.(?:\s|$)", text[marked[-1].end() :].strip(), maxsplit=1)[0])
+        prose = len(re.findall(r"(?<![\\{A-Za-z])[A-Za-z]{2,}", found)) > 2 or _FORMULA.search(found)
+        found = _in_words(found[-_LINE:]) if prose else found
+    elif displayed := _DISPLAYED.search(text[-_LINE:]):
+        found = displayed[1] or displayed[2] or ""
+    else:
+        lines = (line for line in reversed(text.split("\n")) if re.search(r"[0-9$]|\\\(", line))
+        found = _in_words(next(lines, "").strip()[-_LINE:])
+    return re.sub(r"(?<!\.)[.,;]\s*$", "", found.strip())
+
+
+def _boxes(text: str) -> str:
+    """The last box, and those before it that only "and" stands between."""
+    kept: list[str] = []
+    percent = next_ = None
+    for found in reversed(list(_BOX.finditer(text))[-_MOST_BOXES:]):
+        inside = _braces(text[found.end() :])
+        if inside is None or text[: found.start()].rstrip().endswith("\\boxed{"):
+            break
+        end = found.end() + len(inside) + 2
+        if kept and not _AND.fullmatch(text[end:next_]):
+            break
+        percent = percent or _BEHIND.match(text, end)
+        kept, next_ = [inside.strip(), *kept], found.start()
+    return ", ".join(kept) + ("%" if percent and percent[1] and len(kept) == 1 else "")
+
+
+def _in_words(line: str) -> str:
+    """The line itself where it is arithmetic, else its last formula or number, with the unit behind it."""
+    line = line.rstrip(".")
     try:
         for _, body in read(line).elements:
-            rational(body)
+            rational(units.split(body)[0])
+        return line
     except UnsureError:
-        numbers = re.findall(rf"(?<![\w.])-?{_NUMBER}(?:/[0-9]+)?%?(?!\w)", line)
-        return numbers[-1].rstrip(".") if numbers else ""
-    return line
+        pass
+    formulas = list(_FORMULA.finditer(line))
+    start = formulas[-1].end() if formulas else 0
+    for number in reversed(list(_IN_TEXT.finditer(line, start))):
+        behind = _BEHIND.match(line, number.end())
+        unit = behind[1] or (behind[2] if units.named(behind[2]) else "") if behind else ""
+        if unit or not re.match(r"[A-Za-z_]", line[number.end() :]):
+            money = re.search(r"[$€£]$", line[: number.start()].rstrip())
+            return f"{money[0] if money else ''}{number[0].rstrip('.')} {unit}".strip()
+    if not formulas:
+        return ""
+    percent = _BEHIND.match(line, start)
+    return next(filter(None, formulas[-1].groups())).strip() + ("%" if percent and percent[1] else "")
 
 
-def _carried_out(text: str) -> bool:
-    """Numbers, not sums of numbers: where 19 is asked for, 12+7 is the question and no answer."""
-    return all(_FINISHED.fullmatch(body.replace(" ", "")) for _, body in read(text).elements)
+def _carried_out(form: Form) -> bool:
+    for _, body in form.elements:
+        number = units.split(body)[0].replace(" ", "")
+        bare = number[1:-1] if number[:1] == "(" and _closes(number) == len(number) else number
+        found = _FINISHED.fullmatch(bare) or _FINISHED.fullmatch(number)
+        if not found:
+            return False
+        if found[1] or found[2]:
+            value, _ = rational(found[0])
+            if value.denominator == 1:
+                return False
+    return True
 
 
 def read(text: str) -> Form:
+    if "\\begin" not in text:  # where two backslashes end a row
+        text = text.replace("\\\\", "\\")
     for pattern, replacement in _REWRITES:
         text = pattern.sub(replacement, text)
-    text = text.strip()
+    text = _interval(text.strip())
     if re.fullmatch(r"\\\{.*\\\}", text, re.S) or (text.startswith("{") and _braces(text) == text[1:-1]):
         inner, brackets = text.strip("\\")[1:-1].rstrip("\\"), ""
-    elif len(parts := _split(text[1:-1])) > 1 and text[0] in "([" and text[-1] in ")]":
+    elif text[:1] in ("(", "[") and _closes(text) == len(text) and len(parts := _split(text[1:-1])) > 1:
         return Form(text[0] + text[-1], [_element(part) for part in parts])
     else:
         inner, brackets = text, ""
-    return Form(brackets, [_element(part) for part in _split(inner)])
+    both = [part.replace("\\pm", sign) for part in _split(inner) for sign in ("+-" if "\\pm" in part else "+")]
+    return Form(brackets, [_element(part) for part in both])
 
 
 def same(gold: Form, answer: Form, equal: Callable[[str, str], bool]) -> bool:
@@ -119,8 +193,15 @@ def same(gold: Form, answer: Form, equal: Callable[[str, str], bool]) -> bool:
     if gold.brackets:
         pairs = list(zip(gold.elements, answer.elements, strict=False))
         return len(gold.elements) == len(answer.elements) and all(_matches(g, a, gold, equal) for g, a in pairs)
+    if not gold.elements or not answer.elements:
+        return not gold.elements and not answer.elements
     if len(answer.elements) > 4 * len(gold.elements) + 4:
         return False
+    if len(gold.elements) == 1 and len(answer.elements) == 2 and re.fullmatch(r"[^/]*\.[0-9]+", gold.elements[0][1]):
+        whole, part = (body for _, body in answer.elements)  # a decimal comma
+        part, _ = units.split(part)
+        if re.fullmatch(r"[0-9]+", part) and re.fullmatch(r"[-+]?[0-9]+", whole):
+            return equal(gold.elements[0][1], f"{whole}.{part}")
     hits = [[_matches(g, a, gold, equal) for a in answer.elements] for g in gold.elements]
     return all(any(row) for row in hits) and all(any(column) for column in zip(*hits, strict=True))
 
@@ -132,128 +213,58 @@ def rational_equal(gold: str, answer: str) -> bool:
     return g == a or (g / 100 == a if g_percent else a / 100 == g)
 
 
-def rational(text: str) -> tuple[Fraction, bool]:
-    """The exact value and whether it carries a percent sign. Raises UnsureError for anything but bounded arithmetic."""
-    body = text.strip()
-    percent = body.endswith("%")
-    parser = _Parser(body.rstrip("%") if percent else body)
-    try:
-        value = parser.sum()
-    except (ZeroDivisionError, RecursionError):
-        raise UnsureError(text[:80]) from None
-    if parser.at < len(parser.tokens):
-        raise UnsureError(text[:80])
-    return value, percent
-
-
-class _Parser:
-    """Recursive descent over + - * / ^ ! ( ) { } and \\frac; `^` binds tighter than a sign."""
-
-    def __init__(self, text: str) -> None:
-        if len(text) > 2000:
-            raise UnsureError("too long")
-        self.tokens: list[str] = []
-        at = 0
-        while at < len(text.rstrip()):
-            found = _TOKENS.match(text, at)
-            if not found:
-                raise UnsureError(text[:80])
-            self.tokens.append(found[1])
-            at = found.end()
-        self.at = 0
-
-    def sum(self) -> Fraction:
-        value = self.product()
-        while (sign := self.take("+", "-")) is not None:
-            value = self.bounded(value + self.product() if sign == "+" else value - self.product())
-        return value
-
-    def product(self) -> Fraction:
-        value = self.signed()
-        while (sign := self.take("*", "/")) is not None:
-            value = self.bounded(value * self.signed() if sign == "*" else value / self.signed())
-        return value
-
-    def signed(self) -> Fraction:
-        if (sign := self.take("+", "-")) is not None:
-            return self.signed() if sign == "+" else -self.signed()
-        base = self.postfix()
-        if self.take("^") is None:
-            return base
-        power = self.signed()
-        size = max(base.numerator.bit_length(), base.denominator.bit_length())
-        if power.denominator != 1 or size * abs(power) > _MOST:
-            raise UnsureError("power")
-        return base ** int(power)
-
-    def postfix(self) -> Fraction:
-        value = self.primary()
-        while self.take("!") is not None:
-            if value.denominator != 1 or not 0 <= value <= 5000:
-                raise UnsureError("factorial")
-            value = Fraction(factorial(int(value)))
-        return value
-
-    def primary(self) -> Fraction:
-        if self.take("\\frac") is not None:
-            return self.group("{") / self.group("{")
-        token = self.tokens[self.at] if self.at < len(self.tokens) else ""
-        if token in ("(", "{"):
-            return self.group(token)
-        if not token or token[0] not in "0123456789.":
-            raise UnsureError(token)
-        self.at += 1
-        return Fraction(token.replace(",", ""))
-
-    def group(self, bracket: str) -> Fraction:
-        close = {"(": ")", "{": "}"}[bracket]
-        if self.take(bracket) is None:
-            raise UnsureError(f"expected {bracket}")
-        value = self.sum()
-        if self.take(close) is None:
-            raise UnsureError(f"expected {close}")
-        return value
-
-    def take(self, *wanted: str) -> str | None:
-        if self.at < len(self.tokens) and self.tokens[self.at] in wanted:
-            self.at += 1
-            return self.tokens[self.at - 1]
-        return None
-
-    @staticmethod
-    def bounded(value: Fraction) -> Fraction:
-        if max(value.numerator.bit_length(), value.denominator.bit_length()) > _MOST:
-            raise UnsureError("too large")
-        return value
-
-
 def _matches(g: tuple[str, str], a: tuple[str, str], gold: Form, equal: Callable[[str, str], bool]) -> bool:
     """Elements: a name that only one side gives may be left out, unless it says which of several values is meant."""
     if (g[0] and a[0] and g[0] != a[0]) or "=" in g[1] + a[1]:
         return equal("=".join(filter(None, g)), "=".join(filter(None, a)))
-    if g[0] and not a[0] and len({name for name, _ in gold.elements}) > 1:
+    if g[0] and not a[0] and len({name.partition("_")[0] for name, _ in gold.elements if name}) > 1:
         return False
-    return equal(g[1], a[1])
+    if g[1][:1] in ("(", "[") and a[1][:1] in ("(", "["):
+        left, right = read(g[1]), read(a[1])
+        if left.brackets and right.brackets:  # a pair among pairs
+            return same(left, right, equal)
+    pair = units.aligned(g[1], a[1])
+    return pair is not None and equal(*pair)
 
 
 def _element(text: str) -> tuple[str, str]:
     """`x = body`, `f(x) = body`; a chain of equations without a name in front stands for its last side."""
-    name = re.match(r"\s*([A-Za-z](?:_\w|\([A-Za-z]\))?)\s*(?:=|\\in(?![a-z]))", text)
+    before, approximately, value = re.split(r"(\\approx(?![a-z])|≈|$)", text, maxsplit=1)
+    text = before if "=" in before or not approximately else f"{before}={value}"
+    name = _NAME.match(text)
     body = text[name.end() :] if name else text
-    *_, last = body.split("=") if name or not re.search(r"[A-Za-z]", body) else [body]
+    *_, last = _split(body, "=") or [""] if name or not re.search(r"[A-Za-z]", body) else [body]
     return (name[1] if name else ""), last.strip()
 
 
-def _split(text: str) -> list[str]:
-    """Parts at commas and semicolons outside brackets; a comma that groups thousands is none."""
+def _split(text: str, marks: str = ",;") -> list[str]:
+    """Parts at these marks outside brackets; a comma that groups thousands is none."""
     parts, depth, start = [], 0, 0
     for at, char in enumerate(text):
         depth += (char in "([{") - (char in ")]}")
         groups = char == "," and re.search(r"(?<![0-9])[0-9]{1,3}(?:,[0-9]{3})*$", text[max(0, at - 16) : at])
-        if depth == 0 and char in ",;" and not (groups and re.match(r",[0-9]{3}(?![0-9])", text[at : at + 5])):
+        if depth == 0 and char in marks and not (groups and re.match(r",[0-9]{3}(?![0-9])", text[at : at + 5])):
             parts.append(text[start:at])
             start = at + 1
     return [part for part in [*parts, text[start:]] if part.strip()]
+
+
+def _interval(text: str) -> str:
+    """`1 < x <= 2` as (1, 2]."""
+    found = re.fullmatch(r"([^<>=]+?)\s*(<|\\leq)\s*[A-Za-z](?:\([a-z]\))?\s*(<|\\leq)\s*([^<>=]+)", text)
+    if not found:
+        return text
+    return f"{'(' if found[2] == '<' else '['}{found[1]}, {found[4]}{')' if found[3] == '<' else ']'}"
+
+
+def _closes(text: str) -> int:
+    """Where the bracket that opens the text closes, brackets of intervals being of either kind; -1 if it does not."""
+    depth = 0
+    for at, char in enumerate(text):
+        depth += (char in "([{") - (char in ")]}")
+        if depth == 0:
+            return at + 1
+    return -1
 
 
 def _braces(text: str) -> str | None:
@@ -267,7 +278,5 @@ def _braces(text: str) -> str | None:
 
 
 def _plain(text: str) -> str:
-    """Marked but not boxed: `42 apples.` is 42."""
-    text = text.strip().rstrip(".").strip("*").strip()
-    quantity = _QUANTITY.fullmatch(text)
-    return quantity[1] if quantity and not _MATH_WORDS.search(text) else text[:4000]
+    """Marked but not boxed."""
+    return text.strip().rstrip(".").strip("*").strip()[:4000]

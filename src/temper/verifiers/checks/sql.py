@@ -1,18 +1,22 @@
-"""Two SQL queries on the same SQLite databases: do they give the same rows? In memory, read-only, bounded by steps.
+"""Two SQL queries on the same databases, SQLite or DuckDB: do they give the same rows? In memory, read-only, bounded.
 
-Rows are compared as a multiset; where the gold query has a top-level ORDER BY, in its order, and rows that tie in its
-keys may change places. A LIMIT that cuts through ties accepts any of the tied rows. Numbers compare as in SQL (1 = 1.0)
-and floats within 1e-9; NULLs are equal. Column names do not count and column order does, with one exception: columns
-that carry the gold's own names may stand in another order. Extra columns and rounded values are wrong.
+Rows are compared as a multiset; where the gold query has a top-level ORDER BY (and `ordered` does not say otherwise),
+in its order, and rows that tie in its keys may change places. A LIMIT that cuts through ties accepts any of the tied
+rows. Numbers compare as in SQL (1 = 1.0) and floats within 1e-9; NULLs are equal. Columns that carry the gold's own
+names are known by them; otherwise they may stand in any one order that fits all databases, unless `free` is false.
+Extra columns and rounded values are wrong.
 """
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import math
+import re
 import sqlite3
 from collections import Counter
 from collections.abc import Sequence
+from decimal import Decimal
 from typing import Any, NamedTuple
 
 import sqlglot
@@ -20,6 +24,8 @@ from sqlglot import exp
 
 _READS = {sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_RECURSIVE}
 _FORBIDDEN = {"random", "randomblob", "load_extension", "readfile", "writefile"}
+_UNSTEADY = re.compile(r"\b(random|setseed|uuid\w*|gen_random_uuid|getenv|now|today|current_\w+|txid_current)\b", re.I)
+_MOST_COLUMNS = 5  # of which every order is tried
 _STEPS = 20_000_000  # virtual machine instructions of one query, a second or two
 _LONGEST = 1 << 20  # bytes of one value or of the query
 _MOST_ROWS = 50_000
@@ -39,48 +45,70 @@ class Expected(NamedTuple):
     groups: list[list[Row]]
     start: int
     stop: int
+    ordered: bool = True
 
 
-def check(databases: list[str], gold: str, query: str) -> tuple[str, str]:
+class Result(NamedTuple):
+    """What one database gives: the gold rows, and the columns and rows of the query."""
+
+    expected: Expected
+    names: list[str]
+    rows: list[Row]
+
+
+def check(
+    databases: list[str], gold: str, query: str, engine: str = "sqlite", ordered: bool | None = None, free: bool = True
+) -> tuple[str, str]:
     """("right" | "wrong" | "gold-fails", why)."""
     seen = set()
+    results: list[Result] = []
     wrong = ""
     for n, script in enumerate(databases):
         try:
-            expected = _expected(script, gold)
-        except (sqlite3.Error, sqlite3.Warning, sqlglot.errors.SqlglotError, GoldError, ValueError) as error:
+            expected = _expected(script, gold, engine, ordered)
+        except (*_errors(engine), sqlglot.errors.SqlglotError, GoldError, ValueError) as error:
             return "gold-fails", f"database {n + 1}: {error}"
         seen.add(repr((expected.groups, expected.start, expected.stop)))
-        wrong = wrong or _compare(script, query, expected, n)
+        try:
+            results.append(Result(expected, *_rows(script, query, expected.stop - expected.start + 1, engine)))
+        except (*_errors(engine), ValueError) as error:
+            wrong = wrong or f"the query does not run: {error}"
     if len(seen) < 2:
         return "gold-fails", "the expected rows are the same in all databases, so that a constant would pass"
+    wrong = wrong or _compare(results, free)
     return ("wrong", wrong) if wrong else ("right", "")
 
 
-def _compare(script: str, query: str, expected: Expected, n: int) -> str:
-    """Why the query is wrong on this database, "" when it is right."""
-    try:
-        names, rows = _rows(script, query, expected.stop - expected.start + 1)
-    except (sqlite3.Error, sqlite3.Warning, ValueError) as error:
-        return f"the query does not run: {error}"
-    if len(names) != len(expected.names):
-        return f"the query gives {len(names)} columns, expected {len(expected.names)}"
-    if _match(expected, rows):
-        return ""
-    lowered, wanted = [name.lower() for name in names], [name.lower() for name in expected.names]
-    if lowered != wanted and sorted(lowered) == sorted(wanted) and len(set(wanted)) == len(wanted):
-        order = [lowered.index(name) for name in wanted]
-        if _match(expected, [tuple(row[at] for at in order) for row in rows]):
+def _compare(results: list[Result], free: bool) -> str:
+    """Why the query is wrong, "" when it is right: one order of columns has to fit all databases."""
+    first = results[0]
+    width = len(first.expected.names)
+    if len(first.names) != width:
+        return f"the query gives {len(first.names)} columns, expected {width}"
+    whole = tuple(range(width))
+    orders = itertools.permutations(whole) if free and width <= _MOST_COLUMNS else iter([whole])
+    lowered, wanted = [name.lower() for name in first.names], [name.lower() for name in first.expected.names]
+    if sorted(lowered) == sorted(wanted) and len(set(wanted)) == width:
+        orders = iter([tuple(lowered.index(name) for name in wanted)])
+    furthest = 0
+    for order in orders:
+        at = next((n for n, result in enumerate(results) if not _fits(result, order)), None)
+        if at is None:
             return ""
-    return f"the rows are not the expected ones (database {n + 1})"
+        furthest = max(furthest, at)
+    return f"the rows are not the expected ones (database {furthest + 1})"
 
 
-def _expected(script: str, gold: str) -> Expected:
+def _fits(result: Result, order: tuple[int, ...]) -> bool:
+    return _match(result.expected, [tuple(row[at] for at in order) for row in result.rows])
+
+
+def _expected(script: str, gold: str, engine: str, ordered: bool | None) -> Expected:
     """Run the gold query without its LIMIT and with its ORDER BY keys as further columns."""
-    tree = sqlglot.parse_one(gold, dialect="sqlite")
+    tree = sqlglot.parse_one(gold, dialect=engine)
     if not isinstance(tree, exp.Query):
         raise GoldError("the gold query is no SELECT")
-    names, plain = _rows(script, gold, _MOST_ROWS)
+    names, plain = _rows(script, gold, _MOST_ROWS, engine)
     order, start, limit = tree.args.get("order"), _number(tree, "offset") or 0, _number(tree, "limit")
     if order is None and limit is None:
         return Expected(names, [plain], 0, len(plain))
@@ -90,14 +118,14 @@ def _expected(script: str, gold: str) -> Expected:
     keys = _keys(whole, order.expressions if order else [], len(names))
     groups: list[list[Row]] = []
     last: Any = None
-    for row in _rows(script, whole.sql(dialect="sqlite"), _MOST_ROWS)[1]:
+    for row in _rows(script, whole.sql(dialect=engine), _MOST_ROWS, engine)[1]:
         key = tuple(row[at] for at in keys)
         if not groups or key != last:
             groups.append([])
         groups[-1].append(row[: len(names)])
         last = key
     stop = min(sum(map(len, groups)), _MOST_ROWS if limit is None else start + limit)
-    expected = Expected(names, groups, min(start, stop), stop)
+    expected = Expected(names, groups, min(start, stop), stop, ordered is not False)
     if not _match(expected, plain):
         raise GoldError("the gold query does not give the same rows when it is run again")
     return expected
@@ -127,10 +155,14 @@ def _keys(tree: exp.Query, terms: Sequence[exp.Expression], width: int) -> list[
     return keys
 
 
-def _rows(script: str, query: str, most: int) -> tuple[list[str], list[Row]]:
-    """Column names and at most `most` rows. Raises sqlite3.Error or ValueError for whatever may not run."""
+def _rows(script: str, query: str, most: int, engine: str) -> tuple[list[str], list[Row]]:
+    """Column names and at most `most` rows. Raises an error of the engine, or ValueError, for whatever may not run."""
     if len(query) > _LONGEST or "\0" in query:
         raise ValueError("the query is too long, or no text")
+    return (_duckdb if engine == "duckdb" else _sqlite)(script, query, most)
+
+
+def _sqlite(script: str, query: str, most: int) -> tuple[list[str], list[Row]]:
     with contextlib.closing(sqlite3.connect(":memory:")) as db:
         db.executescript(script)
         db.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _LONGEST)
@@ -144,6 +176,38 @@ def _rows(script: str, query: str, most: int) -> tuple[list[str], list[Row]]:
             return [column[0] for column in cursor.description], cursor.fetchmany(most)
         finally:
             db.set_authorizer(None)
+
+
+def _duckdb(script: str, query: str, most: int) -> tuple[list[str], list[Row]]:
+    """Without files or network; long ones are ended by the pool."""
+    import duckdb
+
+    settings = {"enable_external_access": "false", "threads": "1", "memory_limit": "256MB"}
+    with duckdb.connect(":memory:", config=settings) as db:
+        db.execute(script)
+        db.execute("SET lock_configuration = true")
+        statements = db.extract_statements(query)
+        if len(statements) != 1 or statements[0].type != duckdb.StatementType.SELECT:
+            raise ValueError("expected one SELECT")
+        if word := _UNSTEADY.search(query):
+            raise ValueError(f"{word[0]} gives another answer each time")
+        cursor = db.execute(query)
+        names = [column[0] for column in cursor.description or ()]
+        return names, [tuple(_plain(value) for value in row) for row in cursor.fetchmany(most)]
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Decimal):
+        return float(value)
+    return repr(value) if isinstance(value, list | dict | set) else value
+
+
+def _errors(engine: str) -> tuple[type[Exception], ...]:
+    if engine != "duckdb":
+        return sqlite3.Error, sqlite3.Warning
+    import duckdb
+
+    return (duckdb.Error,)
 
 
 def _authorize(action: int, _: str | None, name: str | None, *__: str | None) -> int:
@@ -165,12 +229,18 @@ def _match(expected: Expected, rows: list[Row]) -> bool:
     if len(rows) != expected.stop - expected.start:
         return False
     at = 0
+    whole: list[Row] = []
+    shown: list[Row] = []
     for group in expected.groups:
         begin, end = max(at, expected.start), min(at + len(group), expected.stop)
         at += len(group)
-        if begin < end and not _within(rows[begin - expected.start : end - expected.start], group):
+        if begin >= end:
+            continue
+        if expected.ordered and not _within(rows[begin - expected.start : end - expected.start], group):
             return False
-    return True
+        shown += group
+        whole += group if end - begin == len(group) else []
+    return expected.ordered or (_within(whole, rows) and _within(rows, shown))
 
 
 def _within(rows: list[Row], group: list[Row]) -> bool:

@@ -14,6 +14,7 @@ import re
 from typing import Any
 
 import sympy
+from latex2sympy2_extended.latex2sympy2 import NormalizationConfig
 from math_verify import LatexExtractionConfig, parse, verify
 
 from temper.verifiers.checks import answers
@@ -22,7 +23,9 @@ logging.getLogger("math_verify").setLevel(logging.CRITICAL)
 
 _DIGITS = 60
 _FUNCTIONS = "sqrt|sin|cos|tan|cot|sec|csc|log|ln|exp|arcsin|arccos|arctan|sinh|cosh|tanh|pi|infty"
-_LATEX = LatexExtractionConfig()
+_LATEX = LatexExtractionConfig(  # units are ours: theirs read 5m, with a variable m, as 5
+    normalization_config=NormalizationConfig(basic_latex=True, units=False, malformed_operators=True, nits=True)
+)
 _POINTS = 10
 
 
@@ -39,12 +42,18 @@ def equal(gold: str, answer: str) -> bool:
         pass
     if (left := read(gold)) is None or (right := read(answer)) is None:
         return False
+    if str(left) == str(right):  # printed in one order, whatever the order of their parts
+        return True
     if isinstance(left, sympy.Eq) and isinstance(right, sympy.Eq):
-        return bool(_proportional(left.lhs - left.rhs, right.lhs - right.rhs))
+        if (multiple := _proportional(left.lhs - left.rhs, right.lhs - right.rhs)) is not None:
+            return multiple
+        return bool(verify([left], [right], strict=True, timeout_seconds=None))
     if isinstance(left, sympy.Expr) != isinstance(right, sympy.Expr):
         return False
     if isinstance(left, sympy.Expr):
-        if (agreed := _agree(left, right)) is not None:
+        if left.is_infinite or right.is_infinite:
+            return bool(left == right)
+        if (agreed := agree(left, right)) is not None:
             return agreed
     elif isinstance(left, sympy.Basic) and type(left) is not type(right) and not _ordered(left, right):
         return False
@@ -58,10 +67,17 @@ def read(text: str) -> Any:
     if re.search(r"(?<![\\A-Za-z])[A-Za-z]{4,}", re.sub(r"\\[a-z]+\{[^{}]*\}", "", text)) or "$" in text:
         return None
     found = parse(f"${text}$", extraction_config=[_LATEX], parsing_timeout=None)
-    return found[0] if found and not isinstance(found[0], str) else None
+    if not found or isinstance(found[0], str) or found[0] in (sympy.zoo, sympy.nan):
+        return None
+    return _exact(found[0]) if isinstance(found[0], sympy.Basic) else found[0]
 
 
-def _agree(left: sympy.Expr, right: sympy.Expr) -> bool | None:
+def _exact(tree: sympy.Basic) -> Any:
+    """Decimals as the fractions that they are written as."""
+    return tree.xreplace({number: sympy.Rational(str(number)) for number in tree.atoms(sympy.Float)})
+
+
+def agree(left: sympy.Expr, right: sympy.Expr) -> bool | None:
     """None when fewer points than needed gave real numbers on both sides."""
     pairs = [(a, b) for a, b in _values(left, right) if a is not None and b is not None]
     needed = 3 if left.free_symbols | right.free_symbols else 1
@@ -70,9 +86,12 @@ def _agree(left: sympy.Expr, right: sympy.Expr) -> bool | None:
     return True if len(pairs) >= needed else None
 
 
-def _proportional(left: sympy.Expr, right: sympy.Expr) -> bool:
+def _proportional(left: sympy.Expr, right: sympy.Expr) -> bool | None:
+    """None when there are fewer than three points to compare."""
     pairs = [(a, b) for a, b in _values(left, right) if a is not None and b is not None]
-    if len(pairs) < 3 or any((a == 0) != (b == 0) for a, b in pairs):
+    if len(pairs) < 3:
+        return None
+    if any((a == 0) != (b == 0) for a, b in pairs):
         return False
     ratios = [a / b for a, b in pairs if b != 0]
     return len(ratios) >= 3 and all(_near(ratio, ratios[0]) for ratio in ratios)

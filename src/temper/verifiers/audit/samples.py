@@ -1,0 +1,145 @@
+"""Answers of models to a domain's tasks, whose grades a second rule has decided: cases that no author thought of.
+
+They lie beside the card, in `cards/NAME.samples.jsonl.gz`, a line each. A second rule is the domain's
+`second_opinion(task, case) -> bool | None`, or that of the verifier's kind here. It shares no code with the verifier,
+and says None where it cannot decide; such answers are left out.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import re
+from collections import Counter
+from collections.abc import Sequence
+from fractions import Fraction
+from pathlib import Path
+from types import ModuleType
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+from temper.core.blame import FaultError
+from temper.core.protocols import Domain
+from temper.core.task import Case, SandboxSpec, Task
+from temper.verifiers import boxes
+from temper.verifiers.audit import cards
+from temper.verifiers.audit.bench import Bench
+from temper.verifiers.pool import LimitError
+
+_PATIENCE = 1000  # tasks without one that is looked for, after which a stream is given up
+_SCREENS = "temper.verifiers.audit.screens"
+_SECONDS = 5.0
+_NUMBER = re.compile(r"-?\d+(?:/[1-9]\d*|\.\d+)?")
+
+
+class Sample(Struct, frozen=True, kw_only=True):
+    """An answer, the task's id, and the level and seed of the stream that the task is in."""
+
+    seed: int
+    level: int
+    task: str
+    case: Case
+
+    @property
+    def content(self) -> tuple[str, bytes]:
+        """What makes it another one than the next."""
+        return self.task, msgspec.json.encode((self.case.answer, self.case.artifacts), order="deterministic")
+
+
+def path(module: ModuleType) -> Path:
+    return cards.path(module).with_suffix(".samples.jsonl.gz")
+
+
+def save(module: ModuleType, samples: Sequence[Sample]) -> None:
+    lines = [msgspec.json.encode(sample) + b"\n" for sample in samples]
+    cards.write(path(module), gzip.compress(b"".join(lines), mtime=0))
+
+
+def kept(module: ModuleType) -> list[Sample]:
+    try:
+        lines = gzip.decompress(path(module).read_bytes()).splitlines()
+    except FileNotFoundError:
+        return []
+    return [msgspec.json.decode(line, type=Sample) for line in lines]
+
+
+def load(module: ModuleType, domain: Domain) -> list[tuple[Task, Case]]:
+    """The kept samples with their tasks; those whose task the domain no longer makes are left out."""
+    samples = kept(module)
+    tasks: dict[str, Task] = {}
+    for seed, level in {(sample.seed, sample.level) for sample in samples}:
+        ids = {sample.task for sample in samples if (sample.seed, sample.level) == (seed, level)}
+        tasks |= found(domain, level, seed, ids)
+    return [(tasks[sample.task], sample.case) for sample in samples if sample.task in tasks]
+
+
+def found(domain: Domain, level: int, seed: int, ids: set[str]) -> dict[str, Task]:
+    """Tasks of a run by their ids. A run takes them from the beginning of its streams, so that they are soon found."""
+    tasks: dict[str, Task] = {}
+    for split in ("heldout", "train"):
+        missed = 0
+        for task in domain.tasks(split, level, seed):
+            if task.id in ids:
+                tasks[task.id], missed = task, 0
+            missed += 1
+            if len(tasks) == len(ids) or missed > _PATIENCE:
+                break
+    return tasks
+
+
+async def opinion(bench: Bench, task: Task, case: Case) -> bool | None:
+    """Whether the answer is right, by a rule that is not the verifier's."""
+    if own := getattr(bench.domain, "second_opinion", None):
+        return own(task, case)
+    rule = _RULES.get(bench.domain.verifier(task)[0])
+    try:
+        return await rule(bench, task, case) if rule else None
+    except (LimitError, FaultError):
+        return None
+
+
+async def _math(bench: Bench, task: Task, case: Case) -> bool | None:
+    """The last number that is written is the last one of the reference."""
+    said, gold = (_NUMBER.findall(text) for text in (case.answer, task.reference["answer"]))
+    return bool(said and gold) and Fraction(said[-1]) == Fraction(gold[-1])
+
+
+async def _sql(bench: Bench, task: Task, case: Case) -> bool | None:
+    """No difference in rows, on the databases and on shuffled ones. Order where the gold query asks for it."""
+    query = case.artifacts.get("query.sql", b"").decode("utf-8", "replace")
+    args = (task.reference["databases"], task.reference["query"], query)
+    return bool(query) and not await bench.pool.run(f"{_SCREENS}:sql", *args, seconds=_SECONDS)
+
+
+async def _code(bench: Bench, task: Task, case: Case) -> bool | None:
+    """No difference in values on many more inputs than the hidden cases have; in a sandbox."""
+    reference, start = task.reference, task.sandbox.files if task.sandbox else {}
+    untouched = {name: content.decode() for name, content in start.items() if name.endswith(".py")}
+    solution = untouched | reference["solution"]
+    given = untouched | {name: content.decode("utf-8", "replace") for name, content in case.artifacts.items()}
+    calls = [[c["function"], c.get("args", []), c.get("kwargs", {})] for c in reference["cases"]]
+    module = reference["module"].removesuffix(".py").replace("/", ".")
+    stdin, nonce = boxes.job(question=[solution, given, module, calls])
+    spec = replace(task.sandbox or SandboxSpec(), files={})
+    program = boxes.program(_SCREENS) + "\nmain()"
+    done = await boxes.run(bench.sandboxes, spec, program, boxes.Interpreter(), stdin=stdin, seconds=_SECONDS)
+    report = boxes.report(done, nonce)
+    return not report["differs"] if report else False
+
+
+async def _tools(bench: Bench, task: Task, case: Case) -> bool | None:
+    """The calls themselves: those of the gold answer in its order, lookups apart. Other orders are left open."""
+    try:
+        calls = [call for call in json.loads(case.artifacts["calls.json"]) if call.get("ok", True)]
+    except (KeyError, ValueError):
+        return False
+    made = [json.dumps([call["name"], call["arguments"]], sort_keys=True) for call in calls]
+    gold = [json.dumps([call["name"], call["arguments"]], sort_keys=True) for call in task.reference["calls"]]
+    if made == gold:
+        return True
+    return False if Counter(gold) - Counter(made) else None
+
+
+_RULES = {"math": _math, "sql": _sql, "code": _code, "tools": _tools}

@@ -1,0 +1,42 @@
+"""Answers that have to be JSON: read strictly. Duplicate keys, NaN and text beside the value are out of form."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+_FENCE = re.compile(r"^```(?:json)?[ \t]*\n(.*?)\n```[ \t]*$", re.S | re.M)
+_LONGEST = 1 << 18  # characters
+
+
+class FormError(ValueError):
+    """The text is not in the form that was asked for; the message may be shown to the model."""
+
+
+def read_json(text: str) -> Any:
+    """The whole text as one JSON value, or the one fenced block in it. Raises FormError."""
+    if len(text) > _LONGEST:
+        raise FormError(f"the answer is longer than {_LONGEST} characters")
+    blocks = _FENCE.findall(text)
+    if len(blocks) > 1:
+        raise FormError("there are several fenced blocks, expected one")
+    try:
+        value = json.loads(blocks[0] if blocks else text, object_pairs_hook=_object, parse_constant=_constant)
+        json.dumps(value, ensure_ascii=False).encode()  # a lone surrogate could not be told to anybody
+        return value
+    except RecursionError:
+        raise FormError("the JSON is nested too deeply") from None
+    except ValueError as error:
+        raise FormError(f"expected JSON and nothing else: {error}") from None
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError("a key stands there twice")
+    return found
+
+
+def _constant(name: str) -> None:
+    raise ValueError(f"{name} is no JSON")

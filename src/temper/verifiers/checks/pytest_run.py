@@ -1,0 +1,129 @@
+"""Runs inside a sandbox: pytest over named test files, each result named to a parent process. See `verifiers.tests`.
+
+Started like `checks.driver`, behind `checks.values`, with a job {"nonce", "tests": [paths], "lines": {}, "delivered":
+[paths], "bundle": the zip with pytest}; prints what `checks.remote` prints. Delivered code runs in the process that
+runs pytest.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import sys
+import types
+from typing import Any
+
+from temper.verifiers.checks.values import encode, faithful  # in the sandbox: the source in front of this
+
+
+def main() -> None:
+    receive, send = os.pipe()
+    job = json.load(sys.stdin)
+    child = os.fork()
+    if child == 0:
+        os.close(receive)
+        null = os.open(os.devnull, os.O_RDWR)
+        for stream in (0, 1, 2):
+            os.dup2(null, stream)
+        del job["nonce"]
+        run(job, send)
+        os._exit(0)
+    os.close(send)
+    outcomes: dict[str, list[str]] = {}
+    covered = 0
+    for line in os.fdopen(receive, "r", errors="replace"):
+        try:
+            name, ended, text = json.loads(line)
+        except (ValueError, TypeError):
+            continue
+        if name == "covered":
+            covered = int(ended)
+        elif outcomes.get(name, ["passed"])[0] == "passed":  # a failure of setup, call or teardown stays
+            outcomes[name] = [ended, text]
+    asked = sum(map(len, job["lines"].values()))
+    print("\n" + json.dumps({"nonce": job["nonce"], "outcomes": outcomes, "covered": [covered, asked]}), flush=True)
+
+
+def run(job: dict[str, Any], send: int, dumps: Any = json.dumps, write: Any = os.write) -> None:
+    sys.path[:0] = [job["bundle"], "."]
+    sys.dont_write_bytecode = True
+    import pytest
+    from _pytest.assertion import rewrite
+
+    known = {
+        kind.__eq__ for module in list(sys.modules.values()) for kind in vars(module).values() if isinstance(kind, type)
+    }
+    rewrite.rewrite_asserts = strictly(rewrite.rewrite_asserts)
+    sys._temper_equal = equality(known)  # type: ignore[attr-defined]
+    mine = set(job["delivered"])
+    lines = {os.path.abspath(path): set(numbers) for path, numbers in job["lines"].items()}  # noqa: PTH100
+    seen: set[tuple[str, int]] = set()
+
+    def trace(frame: Any, event: str, argument: Any) -> Any:
+        asked = lines.get(os.path.normpath(frame.f_code.co_filename))
+        if asked is not None and event == "line" and frame.f_lineno in asked:
+            seen.add((frame.f_code.co_filename, frame.f_lineno))
+        return trace if asked is not None else None
+
+    class Told:
+        @pytest.hookimpl(wrapper=True, tryfirst=True)
+        def pytest_runtest_makereport(self, call: Any) -> Any:
+            """Delivered code may not call a test off."""
+            frames = [os.path.relpath(entry.path) for entry in call.excinfo.traceback] if call.excinfo else []
+            report = yield
+            if report.skipped and not hasattr(report, "wasxfail") and mine.intersection(frames):
+                report.outcome = "failed"
+            return report
+
+        def pytest_runtest_logreport(self, report: Any) -> None:
+            ended = "passed" if hasattr(report, "wasxfail") and report.outcome == "skipped" else report.outcome
+            if report.when == "call" or ended != "passed":
+                crash = getattr(getattr(report.longrepr, "reprcrash", None), "message", "") if report.longrepr else ""
+                write(send, dumps([report.nodeid, ended, str(crash)[:300]]).encode() + b"\n")
+
+    if lines:
+        sys.settrace(trace)
+    pytest.main(["-q", "-p", "no:cacheprovider", "--rootdir=.", "-c", os.devnull, *job["tests"]], plugins=[Told()])
+    write(send, dumps(["covered", str(len(seen)), ""]).encode() + b"\n")
+
+
+def strictly(rewrite_asserts: Any) -> Any:
+    """Tests in which `a == b` is decided by `equality`."""
+
+    class Strict(ast.NodeTransformer):
+        def visit_Compare(self, node: ast.Compare) -> ast.AST:
+            self.generic_visit(node)
+            if len(node.ops) != 1 or not isinstance(node.ops[0], ast.Eq):
+                return node
+            function = ast.parse("__import__('sys')._temper_equal", mode="eval").body
+            call = ast.Call(function, [node.left, *node.comparators], [])
+            return ast.fix_missing_locations(ast.copy_location(call, node))
+
+    def rewritten(tree: ast.Module, *more: Any) -> None:
+        Strict().visit(tree)
+        rewrite_asserts(tree, *more)
+
+    return rewritten
+
+
+def equality(known: set[Any], same: Any = encode, whole: Any = faithful) -> Any:
+    """Equality in which plain data equal only plain data, or objects that compare as a library's classes do."""
+
+    def trusted(value: Any) -> bool:
+        if whole(same(value)):
+            return True
+        if isinstance(value, list | tuple | set | frozenset | dict):
+            inside = [*value, *value.values()] if isinstance(value, dict) else value
+            return all(map(trusted, inside)) and type(value).__eq__ in known
+        return isinstance(type(value).__eq__, types.WrapperDescriptorType) or type(value).__eq__ in known
+
+    def equal(a: Any, b: Any) -> Any:
+        either = whole(same(a)) or whole(same(b))
+        return False if either and not (trusted(a) and trusted(b)) else a == b
+
+    return equal
+
+
+if __name__ == "__main__":
+    main()

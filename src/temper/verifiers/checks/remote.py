@@ -1,0 +1,390 @@
+"""Runs inside a sandbox: tests in one process, the delivered modules in another. Standard library only.
+
+Started like `checks.driver`, behind `checks.values`, with a job {"nonce", "modules": [dotted names], "tests": {path:
+source}, "lines": {path: [numbers]}}. The last line of stdout is {"nonce", "outcomes": {id: [ended, text]}, "covered":
+[executed, asked]}, with the ids that pytest would give and `ended` one of passed, failed, skipped.
+
+The tests see stand-ins: plain values cross by type and value, any other object is a `Remote` whose methods run over
+there, and which is never equal to plain data, nor more or less. So an object that equals everything, an early exit, a
+patched builtin or a planted conftest change nothing here. What such an object says of itself (`in`, its truth, its
+methods' values) is its own word. The tests' process cannot be read or traced by the other one, which was forked before
+the tests were known. Mutations of lists, dicts and sets that were passed as arguments come back; identity does not.
+"""
+
+from __future__ import annotations
+
+import builtins
+import ctypes
+import json
+import operator
+import os
+import sys
+import traceback
+import types
+from typing import Any
+
+from temper.verifiers.checks.values import decode, encode  # in the sandbox: the source in front of this
+
+_LONGEST = 1 << 22  # bytes of one message
+_UNREADABLE, _PR_SET_DUMPABLE = 0, 4
+_MUTABLE = (list, dict, set)
+
+
+def main() -> None:
+    ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, _UNREADABLE)
+    ours, theirs = os.pipe(), os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(theirs[1])
+        os.close(ours[0])
+        null = os.open(os.devnull, os.O_RDWR)
+        for stream in (0, 1, 2):
+            os.dup2(null, stream)
+        Candidate(os.fdopen(theirs[0], "rb"), os.fdopen(ours[1], "wb")).serve()
+        os._exit(0)
+    os.close(theirs[0])
+    os.close(ours[1])
+    job = json.load(sys.stdin)
+    link = Link(os.fdopen(ours[0], "rb"), os.fdopen(theirs[1], "wb", 0))
+    for name in sorted(job["modules"]):
+        parent, _, last = name.rpartition(".")
+        sys.modules[name] = Module(name, link)
+        if parent:
+            setattr(sys.modules.setdefault(parent, Module(parent, link)), last, sys.modules[name])
+    outcomes: dict[str, list[str]] = {}
+    if job["lines"]:
+        link.ask("lines", job["lines"])
+    for path, source in job["tests"].items():
+        outcomes |= ran(path, source)
+    covered = [len(link.ask("covered") or ()), sum(map(len, job["lines"].values()))] if job["lines"] else [0, 0]
+    print("\n" + json.dumps({"nonce": job["nonce"], "outcomes": outcomes, "covered": covered}), flush=True)
+
+
+def ran(path: str, source: str) -> dict[str, list[str]]:
+    """The outcome of every test function of one file; of the file itself when it cannot be imported."""
+    module = types.ModuleType(path.rpartition("/")[2].removesuffix(".py"))
+    module.__file__ = path
+    sys.modules[module.__name__] = module
+    try:
+        exec(compile(source, path, "exec"), module.__dict__)
+    except BaseException as error:
+        return {path: ["failed", explained(error, path, source)]}
+    tests = [(name, value) for name, value in vars(module).items() if name.startswith("test") and callable(value)]
+    for name, kind in list(vars(module).items()):
+        if name.startswith("Test") and isinstance(kind, type):
+            found = [method for method in vars(kind) if method.startswith("test")]
+            tests += [(f"{name}::{method}", lambda k=kind, m=method: getattr(k(), m)()) for method in found]
+    return {f"{path}::{name}": tried(test, path, source) for name, test in tests}
+
+
+def tried(test: Any, path: str, source: str) -> list[str]:
+    try:
+        test()
+    except BaseException as error:
+        skip = getattr(sys.modules.get("unittest.case"), "SkipTest", ())  # no stand-in of the candidate's
+        return ["skipped" if isinstance(error, skip) else "failed", explained(error, path, source)]
+    return ["passed", ""]
+
+
+def explained(error: BaseException, path: str, source: str) -> str:
+    """The line of the test that failed, and the error."""
+    numbers = [frame.lineno or 0 for frame in traceback.extract_tb(error.__traceback__) if frame.filename == path]
+    line = source.split("\n")[numbers[-1] - 1].strip() if numbers else ""
+    return f"{line}: {type(error).__name__}: {str(error)[:200]}"
+
+
+class Gone(BaseException):
+    """The program ended, or answered out of form: nothing that a test may expect and catch."""
+
+
+class Link:
+    """The tests' side: one request, and callbacks until its reply."""
+
+    def __init__(self, receive: Any, send: Any) -> None:
+        self.receive, self.send = receive, send
+        self.functions: list[Any] = []
+        self.errors: dict[str, type[Exception]] = {}
+
+    def ask(self, what: str, *content: Any) -> Any:
+        self.write([what, *content])
+        while True:
+            match self.read():
+                case ["callback", int(number), [*args], dict(kwargs)]:
+                    self.write(self.called(number, args, kwargs))
+                case ["value", [*form]]:
+                    return self.decode(form)
+                case ["changed", int(at), [*form]]:
+                    self.changed.append((at, self.decode(form)))
+                case ["raised", [*names], str(text)]:
+                    raise self.error(names, text)
+                case _:
+                    raise Gone("the program answered out of form")
+
+    def call(self, target: list[Any], name: str, args: Any, kwargs: Any) -> Any:
+        self.changed: list[tuple[int, Any]] = []
+        forms = [self.encode(arg) for arg in args], {key: self.encode(value) for key, value in kwargs.items()}
+        value = self.ask("call", target, name, *forms)
+        for at, new in self.changed:
+            old = args[at] if at < len(args) else None
+            if type(old) in _MUTABLE and type(old) is type(new):
+                old.clear()
+                old.extend(new) if isinstance(old, list) else old.update(new)
+        return value
+
+    def called(self, number: int, args: list[Any], kwargs: dict[str, Any]) -> list[Any]:
+        try:
+            given = [self.decode(form) for form in args], {key: self.decode(form) for key, form in kwargs.items()}
+            return ["value", self.encode(self.functions[number](*given[0], **given[1]))]
+        except Exception as error:
+            return raised(error)
+
+    def encode(self, value: Any) -> list[Any]:
+        return encode(value, refer=self.refer)
+
+    def decode(self, form: list[Any]) -> Any:
+        try:
+            return decode(form, self.resolve)
+        except (ValueError, TypeError, LookupError, ArithmeticError, RecursionError):
+            raise Gone("the program answered out of form") from None
+
+    def refer(self, value: Any) -> list[Any]:
+        if isinstance(value, Remote):
+            return ["theirs", object.__getattribute__(value, "_number")]
+        if isinstance(value, type) and getattr(builtins, value.__name__, None) is value:
+            return ["builtin", value.__name__]
+        if isinstance(value, type) and value.__name__ in self.errors:
+            return ["theirs", value._number]  # type: ignore[attr-defined]
+        self.functions.append(value)
+        return ["mine", len(self.functions) - 1]
+
+    def resolve(self, form: list[Any]) -> Any:
+        match form:
+            case ["remote", int(number)]:
+                return Remote(self, number)
+            case ["error", int(number), [*names]]:
+                return self.error_class([str(name) for name in names], number)
+            case ["builtin", str(name)] if isinstance(getattr(builtins, name, None), type):
+                return getattr(builtins, name)
+            case ["mine", int(number)]:
+                return self.functions[number]
+        raise ValueError(form)
+
+    def error(self, names: list[Any], text: str) -> BaseException:
+        found = self.error_class([str(name) for name in names], -1)
+        try:
+            return found(text)
+        except TypeError:  # such as UnicodeDecodeError, which wants more
+            return Exception(f"{names[0]}: {text}")
+
+    def error_class(self, names: list[str], number: int) -> type[Exception]:
+        """The builtin class of that name, or a stand-in under its nearest builtin ancestor; never an exit."""
+        known = [getattr(builtins, name, None) for name in names]
+        base = next((k for k in known if isinstance(k, type) and issubclass(k, Exception)), None)
+        if base is None:
+            raise Gone(f"the program ended by {names[0]}")
+        if names[0] == base.__name__:
+            return base
+        if names[0] not in self.errors:
+            self.errors[names[0]] = type(names[0], (base,), {"_number": number})
+        return self.errors[names[0]]
+
+    def write(self, message: list[Any]) -> None:
+        try:
+            self.send.write(json.dumps(message).encode() + b"\n")
+        except OSError:
+            raise Gone("the program ended early") from None
+
+    def read(self) -> Any:
+        line = self.receive.readline(_LONGEST)
+        if not line.endswith(b"\n"):
+            raise Gone("the program ended early")
+        try:
+            return json.loads(line)
+        except (ValueError, RecursionError):
+            raise Gone("the program answered out of form") from None
+
+
+class Module(types.ModuleType):
+    """A delivered module as the tests see it."""
+
+    def __init__(self, name: str, link: Link) -> None:
+        super().__init__(name)
+        self.__dict__["_link"] = link
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") and name != "__all__":
+            raise AttributeError(name)
+        return self.__dict__["_link"].ask("get", self.__name__, name)
+
+
+class Remote:
+    """An object over there. Equal to nothing but what another object over there says of it."""
+
+    def __init__(self, link: Link, number: int) -> None:
+        object.__setattr__(self, "_link", link)
+        object.__setattr__(self, "_number", number)
+
+    def __getattr__(self, name: str) -> Any:
+        return remote(self, "getattr", name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        remote(self, "setattr", name, value)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return remote(self, "", *args, **kwargs)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Remote) and remote(self, "__eq__", other) is True
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
+    def __hash__(self) -> int:
+        return hash(remote(self, "__hash__"))
+
+    def __bool__(self) -> bool:
+        return remote(self, "bool") is True
+
+    def __instancecheck__(self, instance: Any) -> bool:
+        return remote(self, "isinstance", instance) is True
+
+
+def remote(self: Remote, name: str, *args: Any, **kwargs: Any) -> Any:
+    link, number = object.__getattribute__(self, "_link"), object.__getattribute__(self, "_number")
+    return link.call(["theirs", number], name, args, kwargs)
+
+
+def _said(name: str) -> Any:
+    return lambda self, *args: remote(self, name, *args)
+
+
+def _scaled(name: str) -> Any:
+    """An operation with a number, of which only an object may come."""
+
+    def operation(self: Remote, other: Any) -> Any:
+        found = remote(self, name, other)
+        return found if isinstance(found, Remote) else NotImplemented
+
+    return operation
+
+
+def _among(name: str) -> Any:
+    """An operation with another object only: against plain data, `f(x) - 3` could be 0 and `f(x) < 3` true for ever."""
+    return lambda self, other: remote(self, name, other) if isinstance(other, Remote) else NotImplemented
+
+
+for _kind, _names in (
+    (
+        _said,
+        "repr str len iter next contains getitem setitem delitem enter exit neg abs int float index reversed format",
+    ),
+    (_scaled, "mul rmul truediv pow"),
+    (_among, "lt le gt ge add sub mod floordiv matmul and or xor"),
+):
+    for _name in _names.split():
+        setattr(Remote, f"__{_name}__", _kind(f"__{_name}__"))
+
+
+class Candidate:
+    """The other side: imports and calls. It is as hostile as what it imports."""
+
+    def __init__(self, receive: Any, send: Any) -> None:
+        self.receive, self.send = receive, send
+        self.objects: list[Any] = []
+        self.lines: dict[str, set[int]] = {}
+        self.seen: set[tuple[str, int]] = set()
+
+    def serve(self) -> None:
+        sys.path.insert(0, ".")
+        for line in self.receive:
+            try:
+                reply = ["value", self.encode(self.answer(*json.loads(line)))]
+            except BaseException as error:
+                reply = raised(error)
+            self.write(reply)
+
+    def answer(self, what: str, *content: Any) -> Any:
+        if what == "get":
+            module = __import__(content[0], fromlist=["*"])
+            public = [name for name in vars(module) if not name.startswith("_")]
+            return getattr(module, *content[1:], *([public] if content[1] == "__all__" else []))
+        if what == "lines":
+            self.lines = {os.path.abspath(path): set(numbers) for path, numbers in content[0].items()}  # noqa: PTH100
+            return sys.settrace(self.trace)
+        if what == "covered":
+            return sorted(self.seen)
+        target, name, forms, more = content
+        args = [self.decode(form) for form in forms]
+        kwargs = {key: self.decode(form) for key, form in more.items()}
+        value = self.method(self.decode(target), name)(*args, **kwargs)
+        for at, (form, arg) in enumerate(zip(forms, args, strict=True)):
+            if type(arg) in _MUTABLE and (now := self.encode(arg)) != form:
+                self.write(["changed", at, now])
+        return value
+
+    def method(self, target: Any, name: str) -> Any:
+        """What `name` does to the target; an operation works as Python has it, with all its ways to fall back."""
+        if not name:
+            return target
+        if name == "isinstance":
+            return lambda instance: isinstance(instance, target)
+        if name in ("getattr", "setattr", "bool"):
+            return lambda *args: getattr(builtins, name)(target, *args)
+        function = getattr(operator, name, None) or getattr(builtins, name.strip("_"), None)
+        return (lambda *args: function(target, *args)) if function else getattr(target, name)
+
+    def trace(self, frame: Any, event: str, argument: Any) -> Any:
+        asked = self.lines.get(os.path.normpath(frame.f_code.co_filename))
+        if asked is None:
+            return None
+        if event == "line" and frame.f_lineno in asked:
+            self.seen.add((frame.f_code.co_filename, frame.f_lineno))
+        return self.trace
+
+    def callback(self, number: int) -> Any:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            forms = [self.encode(arg) for arg in args], {key: self.encode(value) for key, value in kwargs.items()}
+            self.write(["callback", number, *forms])
+            kind, *content = json.loads(self.receive.readline())
+            if kind == "value":
+                return self.decode(content[0])
+            found = next((getattr(builtins, name) for name in content[0] if hasattr(builtins, name)), Exception)
+            raise found(content[1])
+
+        call._number = number  # type: ignore[attr-defined]
+        return call
+
+    def encode(self, value: Any) -> list[Any]:
+        return encode(value, refer=self.refer)
+
+    def decode(self, form: list[Any]) -> Any:
+        return decode(form, self.resolve)
+
+    def refer(self, value: Any) -> list[Any]:
+        if isinstance(value, types.FunctionType) and hasattr(value, "_number"):
+            return ["mine", value._number]
+        if isinstance(value, type) and getattr(builtins, value.__name__, None) is value:
+            return ["builtin", value.__name__]
+        self.objects.append(value)
+        number = len(self.objects) - 1
+        if isinstance(value, type) and issubclass(value, Exception):
+            return ["error", number, [kind.__name__ for kind in value.__mro__]]
+        return ["remote", number]
+
+    def resolve(self, form: list[Any]) -> Any:
+        kind, content = form
+        if kind == "theirs":
+            return self.objects[content]
+        return getattr(builtins, content) if kind == "builtin" else self.callback(content)
+
+    def write(self, message: list[Any]) -> None:
+        self.send.write(json.dumps(message).encode() + b"\n")
+        self.send.flush()
+
+
+def raised(error: BaseException) -> list[Any]:
+    return ["raised", [kind.__name__ for kind in type(error).__mro__], str(error)[:300]]
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,151 @@
+"""Values as people write them: is this answer the same list of numbers, quantities, dates and words? Standard library.
+
+Every text denotes one thing, the first that fits:
+- a date: "June 3, 1990", "3 June 1990", "1990-06-03", "June 1990"; days and months have to be the same or both absent
+- a number with or without a unit: "1,234", "$5.2 million", "45 %", "seven", "3.5 km". Known units of one kind are
+  converted; a unit that only one side has does not count, except "%" and scale words, which change the number
+- words: without capitals, accents, quotes, footnote marks, a final full stop and "the " in front
+A year is a number and a date. Whole numbers and decimals are exact: 0.333 is not 1/3.
+"""
+
+# ruff: noqa: SIM905  (words in one string)
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from decimal import Decimal
+from typing import Any
+
+_MONTHS = {
+    name: number
+    for number, names in enumerate(
+        "january jan,february feb,march mar,april apr,may,june jun,july jul,august aug,september sep sept,"
+        "october oct,november nov,december dec".split(","),
+        1,
+    )
+    for name in names.split()
+}
+_WORDS = "zero one two three four five six seven eight nine ten eleven twelve".split()
+_DENIALS = {"not", "no", "nor", "or", "and", "but", "than", "to", "without", "wrong", "false"}
+_SCALES = {"hundred": 2, "thousand": 3, "million": 6, "billion": 9, "trillion": 12}
+_KINDS: dict[str, dict[str, str]] = {
+    "length": {"mm": "0.001", "cm": "0.01", "m": "1", "meter": "1", "metre": "1", "km": "1000", "kilometer": "1000",
+               "kilometre": "1000", "mi": "1609.344", "mile": "1609.344", "ft": "0.3048", "feet": "0.3048"},
+    "mass": {"g": "1", "gram": "1", "kg": "1000", "kilogram": "1000", "t": "1000000", "tonne": "1000000"},
+    "time": {"s": "1", "sec": "1", "second": "1", "min": "60", "minute": "60", "h": "3600", "hr": "3600",
+             "hour": "3600", "day": "86400", "week": "604800"},
+    "volume": {"ml": "0.001", "l": "1", "liter": "1", "litre": "1"},
+    "usd": {"$": "1", "usd": "1", "dollar": "1"}, "eur": {"€": "1", "eur": "1", "euro": "1"},
+    "gbp": {"£": "1", "gbp": "1", "pound": "1"}, "%": {"%": "1", "percent": "1", "per cent": "1"},
+}  # fmt: skip
+_UNITS = {unit: (kind, Decimal(factor)) for kind, units in _KINDS.items() for unit, factor in units.items()}
+_NUMBER = re.compile(
+    r"([-+]?)\s*([$€£]?)\s*([-+]?)([0-9]{1,3}(?:,[0-9]{3})+(?:\.[0-9]+)?|[0-9]+(?:\.[0-9]+)?|\.[0-9]+)(?![0-9,./:])\s*(.*)"
+)
+_DATES = (
+    re.compile(r"(?P<m>[a-z]+)\.? (?P<d>[0-9]{1,2})(?:st|nd|rd|th)?,? (?P<y>[0-9]{4})"),
+    re.compile(r"(?P<d>[0-9]{1,2})(?:st|nd|rd|th)?\.? (?:of )?(?P<m>[a-z]+)\.?,? (?P<y>[0-9]{4})"),
+    re.compile(r"(?P<m>[a-z]+)\.?,? (?P<y>[0-9]{4})"),
+    re.compile(r"(?P<m>[a-z]+)\.? (?P<d>[0-9]{1,2})(?:st|nd|rd|th)?"),
+    re.compile(r"(?P<d>[0-9]{1,2})(?:st|nd|rd|th)? (?:of )?(?P<m>[a-z]+)\.?"),
+    re.compile(r"(?P<y>[0-9]{4})-(?P<m>[0-9]{2})(?:-(?P<d>[0-9]{2}))?"),
+)
+
+
+def check(text: str, gold: list[str]) -> tuple[bool, str]:
+    """(right, why not)."""
+    answer = extract(text)
+    if not answer:
+        return False, "found no answer"
+    for items in readings(answer, len(gold)):
+        if len(items) == len(gold) and _matched(items, gold):
+            return True, ""
+    return False, f"read the answer as {answer[:80]!r}, which is not right"
+
+
+def extract(text: str) -> str:
+    lowered = text.lower()
+    if "answer:" in lowered:
+        return text[lowered.rindex("answer:") + len("answer:") :].strip().strip("*").strip()
+    return next((line.strip() for line in reversed(text.split("\n")) if line.strip()), "")
+
+
+def readings(answer: str, n: int) -> list[list[str]]:
+    """The ways to read it as n items."""
+    if n == 1:
+        return [[answer]]
+    found = [re.split(separator, answer) for separator in (r"\|", ";", r"\n", r",\s+and\s+|,\s+|\s+and\s+", ",")]
+    return [[item.strip().lstrip("-*•").strip() for item in items if item.strip()] for items in found]
+
+
+def _matched(items: list[str], gold: list[str]) -> bool:
+    rest = [denoted(item) for item in gold]
+    for item in map(denoted, items):
+        partner = next((n for n, value in enumerate(rest) if same(value, item)), None)
+        if partner is None:
+            return False
+        del rest[partner]
+    return not rest
+
+
+def same(a: tuple[Any, ...], b: tuple[Any, ...]) -> bool:
+    """Whether two things that `denoted` gave are one."""
+    kinds = {a[0], b[0]}
+    if kinds == {"number", "date"}:
+        number, date = (a, b) if a[0] == "number" else (b, a)
+        return date[2:] == (None, None) and not number[2] and number[1] == date[1]
+    if a[0] != b[0] or a[0] != "number":
+        return a == b
+    if a[2] and b[2]:
+        (kind, factor), (other, scale) = _unit(a[2]), _unit(b[2])
+        return kind == other and a[1] * factor == b[1] * scale
+    return a[1] == b[1] and "%" not in (_unit(a[2])[0], _unit(b[2])[0])
+
+
+def denoted(text: str) -> tuple[Any, ...]:
+    """("date", year, month, day), ("number", Decimal, unit) or ("words", text)."""
+    words = _normal(text)
+    for pattern in _DATES:
+        if (found := pattern.fullmatch(words)) and (date := _date(found.groupdict())):
+            return date
+    if words in _WORDS:
+        return "number", Decimal(_WORDS.index(words)), ""
+    if (found := _NUMBER.fullmatch(words)) and (number := _number(*found.groups())):
+        return number
+    return "words", words
+
+
+def _date(parts: dict[str, str | None]) -> tuple[Any, ...] | None:
+    name = parts.get("m") or ""
+    month = int(name) if name.isdigit() else _MONTHS.get(name)
+    day = int(parts["d"]) if parts.get("d") else None
+    if not month or month > 12 or (day is not None and not 1 <= day <= 31):
+        return None
+    return "date", int(parts["y"]) if parts.get("y") else None, month, day
+
+
+def _number(sign: str, currency: str, inner: str, digits: str, rest: str) -> tuple[Any, ...] | None:
+    value = Decimal(digits.replace(",", "")) * (-1 if "-" in (sign, inner) else 1)
+    words = rest.rstrip(".").split()
+    while words and words[0] in _SCALES:
+        value = value.scaleb(_SCALES[words.pop(0)])
+    unit = " ".join(words)
+    if len(words) > 2 or _DENIALS & set(words) or not re.fullmatch(r"[a-z%$€£° /²³]*", unit) or (currency and unit):
+        return None
+    return "number", value, currency or unit
+
+
+def _unit(unit: str) -> tuple[str, Decimal]:
+    """(kind, factor); a unit that we do not know is a kind of its own, in the singular."""
+    singular = unit.removesuffix("s") if len(unit) > 2 else unit
+    return _UNITS.get(unit) or _UNITS.get(singular) or (singular, Decimal(1))
+
+
+def _normal(text: str) -> str:
+    text = unicodedata.normalize("NFKD", text.replace("−", "-"))
+    text = "".join(c for c in text if not unicodedata.combining(c)).casefold()
+    text = re.sub(r"\[\w{1,3}\]|[*_`\"“”†‡]", "", text).replace("’", "'")
+    text = " ".join(text.split()).strip(" '")
+    text = text[:-1].rstrip() if text.endswith(".") and not text.endswith("..") else text
+    return text.removeprefix("the ")

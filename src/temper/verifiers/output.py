@@ -1,0 +1,94 @@
+"""A delivered program, run with given arguments and input in a fresh box, has to print what is expected.
+
+Reference: {"path": "main.py", "runs": [{"args": [...], "stdin": "...", "stdout": "...", "code": 0, "files": {path:
+text}}], "solution": {path: text}}. Config.compare: "lines" (white space at the ends of lines and of the output does not
+count), "exact" (bytes), or "words" (any white space separates; numbers within `tolerance`). Expected output never
+enters the box. Each run has a box of its own, so that none learns from another.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Mapping
+from typing import Literal
+
+from msgspec import Struct
+
+from temper.core.blame import FaultError
+from temper.core.protocols import SandboxBackend
+from temper.core.task import SandboxSpec, Task
+from temper.core.trace import Trace
+from temper.verifiers import boxes
+from temper.verifiers.grading import Grader, Judgement, delivered, fingerprint
+from temper.verifiers.pool import Pool
+
+
+class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    seconds: float = 10.0  # wall clock of one run
+    command: tuple[str, ...] = ("python3",)  # what runs the program
+    compare: Literal["lines", "exact", "words"] = "lines"
+    tolerance: float = 1e-9  # relative, of numbers among words
+
+
+class Run(Struct, frozen=True, forbid_unknown_fields=True):
+    stdout: str
+    args: list[str] = []
+    stdin: str = ""
+    code: int = 0
+    files: dict[str, str] = {}
+
+
+class Reference(Struct, frozen=True, forbid_unknown_fields=True):
+    path: str
+    runs: list[Run]
+    solution: dict[str, str] = {}
+
+
+def create(config: Config | None, pool: Pool | None, sandboxes: SandboxBackend) -> Grader:
+    settings = config or Config()
+
+    async def judge(task: Task, trace: Trace, artifacts: Mapping[str, bytes], reference: Reference) -> Judgement:
+        if not any(run.stdout.strip() for run in reference.runs):
+            raise FaultError("reference-missing", "verifiers.output", "expected a run that prints something")
+        spec = boxes.with_files(task.sandbox, {path: delivered(artifacts, path) for path in task.artifacts})
+        whys = await asyncio.gather(
+            *(why_not(sandboxes, settings, spec, reference.path, run) for run in reference.runs)
+        )
+        wrong = [why for why in whys if why]
+        return Judgement(float(not wrong), wrong[0] if wrong else "", {"passed": 1 - len(wrong) / len(whys)})
+
+    return Grader("output", fingerprint(settings, __name__, boxes.__name__), Reference, judge)
+
+
+async def why_not(sandboxes: SandboxBackend, settings: Config, spec: SandboxSpec, path: str, run: Run) -> str:
+    """ "" when the run is right."""
+    spec = boxes.with_files(spec, {name: text.encode() for name, text in run.files.items()})
+    argv = [*settings.command, path, *run.args]
+    done = await boxes.command(
+        sandboxes, spec, argv, stdin=run.stdin.encode(), seconds=settings.seconds, where="verifiers.output"
+    )
+    if (done.cause, done.code) != ("exited", run.code):
+        return f"{path} {done.cause} with {done.code}, expected an exit with {run.code}"
+    if not matches(run.stdout, done.stdout.decode("utf-8", "replace"), settings.compare, settings.tolerance):
+        return f"{path} printed {done.stdout[:200].decode('utf-8', 'replace')!r}, which is not what was expected"
+    return ""
+
+
+def matches(expected: str, got: str, compare: str = "lines", tolerance: float = 0.0) -> bool:
+    if compare == "exact":
+        return expected == got
+    if compare == "lines":
+        left, right = ([line.rstrip() for line in text.rstrip().split("\n")] for text in (expected, got))
+        return left == right
+    words = expected.split(), got.split()
+    return len(words[0]) == len(words[1]) and all(_close(a, b, tolerance) for a, b in zip(*words, strict=True))
+
+
+def _close(expected: str, got: str, tolerance: float) -> bool:
+    if expected == got:
+        return True
+    try:
+        return math.isclose(float(expected), float(got), rel_tol=tolerance, abs_tol=tolerance)
+    except ValueError:
+        return False

@@ -1,0 +1,134 @@
+"""A scene file loads, its references resolve, and what it holds keeps the task's rules (`checks.scenes`).
+
+Reference: {"file": "level.tscn" or "scene.gltf" or "scene.glb", "rules": [...], "solution": a file that keeps them (for
+.glb as .gltf), "project": {...}, "sizes": {...}}. The policy delivers `file`. `project` are the files that references
+may lead to (path to content, "" where only the name matters), `sizes` the boxes of Godot prefabs by kind, which is the
+stem of the instance's file.
+
+Rules, told apart by "rule": count, place, within, distance, on, has, apart, maze. Score 1 only if the file is valid and
+every rule holds. Components: loads, rules (the share that holds).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from temper.core.blame import FaultError
+from temper.core.protocols import SandboxBackend
+from temper.core.task import Task
+from temper.core.trace import Trace
+from temper.verifiers.grading import Grader, Judgement, delivered, fingerprint
+from temper.verifiers.pool import Pool
+
+_CHECK = "temper.verifiers.checks.scenes"
+_PARTS = tuple(f"temper.verifiers.checks.{part}" for part in ("scenes", "tscn", "gltf", "gltf_asset", "gltf_schema"))
+
+_MOST_CELLS = 2500
+
+
+class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    seconds: float = 5.0
+
+
+class Rule(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="rule", tag=str.lower):
+    """About all objects of a kind whose properties (and "name", "parent") are as `where` says."""
+
+    kind: str = ""
+    where: dict[str, Any] = {}
+
+
+class Count(Rule, frozen=True, kw_only=True):
+    least: int
+    most: int
+
+
+class Place(Rule, frozen=True, kw_only=True):
+    """There is exactly one, and it is here, in world coordinates."""
+
+    at: list[float]
+    tolerance: float = 1e-3
+
+
+class Within(Rule, frozen=True, kw_only=True):
+    """Their boxes are inside this one."""
+
+    low: list[float]
+    high: list[float]
+
+
+class Distance(Rule, frozen=True, kw_only=True):
+    """Of each to the nearest object of the kind `to`."""
+
+    to: str
+    least: float = 0.0
+    most: float = math.inf
+
+
+class On(Rule, frozen=True, kw_only=True):
+    """Each stands on an object of the kind `to`."""
+
+    to: str
+
+
+class Has(Rule, frozen=True, kw_only=True):
+    """There are some, and each has this property, such as "material.pbrMetallicRoughness.metallicFactor"."""
+
+    property: str
+    value: Any
+
+
+class Apart(Rule, frozen=True, kw_only=True):
+    """No two objects of these kinds overlap."""
+
+    kinds: list[str]
+
+
+class Maze(Rule, frozen=True, kw_only=True):
+    """A grid that can be walked in four directions; keys open doors of their colour. `locked`: all doors are needed."""
+
+    cell: float
+    size: tuple[int, int]
+    moves: tuple[int, int]  # least and most of the shortest way
+    wall: str = "wall"
+    start: str = "player"
+    goal: str = "goal"
+    key: str = "key"
+    door: str = "door"
+    colour: str = "color"
+    locked: bool = False
+
+
+class Reference(Struct, frozen=True, forbid_unknown_fields=True):
+    file: str
+    rules: list[Count | Place | Within | Distance | On | Has | Apart | Maze]
+    project: dict[str, str] = {}
+    sizes: dict[str, list[float]] = {}
+    solution: str = ""
+
+
+def create(config: Config | None, pool: Pool, sandboxes: SandboxBackend | None = None) -> Grader:
+    settings = config or Config()
+
+    async def judge(task: Task, trace: Trace, artifacts: Mapping[str, bytes], reference: Reference) -> Judgement:
+        if not reference.rules or not reference.solution:
+            raise FaultError("reference-missing", "verifiers.scene", "expected rules, and a solution that keeps them")
+        if any(isinstance(rule, Maze) and math.prod(rule.size) > _MOST_CELLS for rule in reference.rules):
+            raise FaultError("reference-missing", "verifiers.scene", f"a maze has at most {_MOST_CELLS} cells")
+        project = {path: text.encode() for path, text in reference.project.items()}
+        project |= {path: content for path, content in artifacts.items() if path != reference.file}
+        rest = (project, reference.sizes, msgspec.to_builtins(reference.rules))
+        right, why, components = await pool.judge(
+            f"{_CHECK}:check",
+            (reference.file, delivered(artifacts, reference.file), *rest),
+            (reference.file.replace(".glb", ".gltf"), reference.solution.encode(), *rest),
+            lambda found: found[0],
+            settings.seconds,
+        )
+        return Judgement(float(right), why, components)
+
+    return Grader("scene", fingerprint(settings, __name__, *_PARTS), Reference, judge)
