@@ -259,3 +259,38 @@ examples = 0
     assert "Traceback" not in errors
     verdicts = list(RunDirectory.view(tmp_path / "broken").verdicts)
     assert {(v.status, v.blame, v.why) for v in verdicts} == {("invalid", "task", "environment-broken")}
+
+
+@pytest.mark.slow
+def test_an_outage_costs_tries_and_no_task_and_every_rollout_says_why(tmp_path):
+    path = tmp_path / "outage.toml"
+    path.write_text(
+        """
+name = "outage"
+unaudited = ["plugins.outage"]
+verifier_workers = 1
+[model]
+base = "tiny:"
+[[domains]]
+kind = "plugins.outage"
+[[stages]]
+kind = "rl"
+steps = 2
+floor = 0.25
+pacing = { batch = 16, group = 4, eta = 1, attempts = 6 }
+[evaluation]
+tasks = 2
+examples = 0
+"""
+    )
+    code, errors = finish(temper("run", str(path), "--root", str(tmp_path), stdout=subprocess.DEVNULL))
+    assert code == 0, errors
+    run = RunDirectory.view(tmp_path / "outage")
+    assert len(trained_groups(run)) == 2 * 4
+    said = [event.what for event in run.events]
+    assert said.count("opened") == 1, "twelve faults in a row open the breaker once"
+    assert "closed" in said
+    assert "quarantined" not in said
+    assert said.count("retried") >= 12
+    told = {e.whom for e in run.events if e.what == "admitted" and e.why}
+    assert told >= {t.id for t in run.traces if t.id.startswith("rl-") and "heldout" not in t.id}

@@ -23,9 +23,10 @@ def main() -> None:
     # Sandboxes and verifiers share the cores with torch, whose waiting threads spin: without a limit a busy machine is
     # many times slower (14.5 s against 0.3 s for 41 small steps), with this one a quiet one is as fast as without.
     os.environ.setdefault("GOMP_SPINCOUNT", "10000")
-    from temper.cli import audit, bench, check, doctor, evaluate, listing, new, regrade, run, sandbox  # they add verbs
+    # they add verbs
+    from temper.cli import audit, bench, check, doctor, evaluate, listing, new, regrade, run, sandbox, simulate, why
 
-    del audit, bench, check, doctor, evaluate, listing, new, regrade, run, sandbox
+    del audit, bench, check, doctor, evaluate, listing, new, regrade, run, sandbox, simulate, why
     try:
         app()
     except TemperError as error:

@@ -80,6 +80,23 @@ def _specimen(name: str) -> tuple[Any, dict[str, Any]]:
     return (suite.episode(found, found.gold)[0], cases), dict(found.settings)
 
 
+@group.command("numerics", epilog="Example:\n\n  temper check numerics tiny: --dtype float64")
+def numerics(
+    model: Annotated[str, typer.Argument(help="A model, as `model.base` of a recipe names it.")],
+    dtype: Annotated[str, typer.Option(help="float64, float32, bfloat16 or float16.")] = "float32",
+    device: Annotated[str, typer.Option(help="Where it runs: cpu, cuda.")] = "cpu",
+) -> None:
+    """Is loss and gradient the same however rows are cut and shared, and is the engine the trainer's policy?"""
+    from temper.runs.numerics import check as check_numerics
+
+    bad = 0
+    for found in check_numerics(model, dtype, device):
+        bad += not found.fine
+        line = f"{found.what:32} loss {found.loss:.1e}  gradient {found.gradient:.1e}  (at most {found.limit:.0e})"
+        typer.secho(line, fg=None if found.fine else "red")
+    raise typer.Exit(1 if bad else 0)
+
+
 def load(kind: str) -> ModuleType:
     """The suite of a kind, a package that is no part of the installed one. Raises MissingError outside a checkout."""
     folder = Path(__file__).parents[3] / "tests" / "contract" / kind

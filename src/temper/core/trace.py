@@ -60,6 +60,11 @@ class Cost(Struct, frozen=True, kw_only=True):
     tokens_in: int = 0
     tokens_out: int = 0
 
+    @property
+    def seconds(self) -> float:
+        """Of all stages but the queue, where nothing is used."""
+        return self.prefill + self.decode + self.tool + self.verify + self.gradient + self.sync
+
     def __add__(self, other: Cost) -> Cost:
         return Cost(**{f: getattr(self, f) + getattr(other, f) for f in self.__struct_fields__})
 

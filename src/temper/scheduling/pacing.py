@@ -1,7 +1,8 @@
-"""How fast samples may start and when a step may be taken, so that no token is trained older than `eta`.
+"""How fast samples start, in which order, and when a step may be taken, so that no token is trained older than `eta`.
 
-`Pacing` is a state machine without I/O or clock: the driver and the tests' simulation feed it the same events. The unit
-of `batch`, `capacity` and slots is the sample; a group (the samples of one task) is trained whole.
+`Pacing` is a state machine without I/O or clock: the driver and the simulator (`simulator`) feed it the same events and
+tell it the time (`tick`). The unit of `batch`, `capacity` and slots is the sample; a group (the samples of one task) is
+trained whole. A move costs O(log n) of what is open; a step costs O(batch log batch).
 
 The bound. A step at version v uses a batch and makes version v + 1. A group whose oldest token was sampled at version s
 must be trained at a version <= s + eta: its deadline. Three rules keep that without discarding anything:
@@ -13,23 +14,35 @@ must be trained at a version <= s + eta: its deadline. Three rules keep that wit
    u >= v more than (u - v) * batch of them have a deadline <= u. The wait names the group that it waits for.
 
 Rule 1 makes the untrained samples feasible when they are admitted, rule 3 keeps them so; hence age <= eta always. The
-hold comes before the gradient: once the step is taken, its version exists whether it is published or not.
+hold comes before the gradient: once the step is taken, its version exists whether it is published or not. Within the
+bound groups are trained as they complete; a rollout goes on over an update of the weights, so none is ever run again.
+
+What starts next. Samples that ran before; then, at the beginning of a version, a batch's worth of new groups, each by
+one probe; then the waiting sample with the least laxity (`queue`). A long group is thus found and started early in a
+version, when most time is left until its deadline, and holds are rare. Domains take turns by `fairness`.
+
+`spare` > 0 is for outages and comparisons: more groups are open than needed, and instead of holding a step it cancels
+the groups that would become too old. That keeps short answers and drops long ones; `kept_over_started` says how much.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from temper.core.errors import ConfigError
+from temper.scheduling.fairness import Shares
+from temper.scheduling.queue import Lengths, Queue
+
+NEVER = 1 << 60
 
 
 class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """batch: samples of a step, a multiple of `group`. eta: greatest age in versions; 0 is synchronous.
 
     capacity: samples running at once, 0 for what the slots allow. attempts: tries of one sample before its task is
-    quarantined.
+    quarantined. spare: share of groups opened beyond the slots, at the price of cancelling the longest.
     """
 
     batch: int = 64
@@ -37,15 +50,17 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     eta: int = 1
     capacity: int = 0
     attempts: int = 3
+    spare: float = 0.0
 
 
 class Ticket(Struct, frozen=True):
-    """Leave to run one sample. `attempt` counts from 0 and grows when the sample had to be run again."""
+    """Leave to run one sample, and why now. `attempt` counts from 0 and grows when the sample had to be run again."""
 
     group: int
     slot: int
     domain: str
     attempt: int = 0
+    why: str = ""
 
 
 class Wait(Struct, frozen=True):
@@ -59,20 +74,16 @@ class _Group(Struct):
 
     domain: str
     waiting: list[Ticket]
-    running: set[int]
-    versions: dict[int, int]
-
-    @property
-    def oldest(self) -> int:
-        return min(self.versions.values(), default=1 << 60)
-
-    @property
-    def complete(self) -> bool:
-        return not self.waiting and not self.running
+    running: dict[int, float] = field(default_factory=dict)  # slot: when it started
+    versions: dict[int, int] = field(default_factory=dict)
+    tokens: float = 0.0
+    seconds: float = 0.0
+    oldest: int = NEVER
+    complete: bool = False
 
 
 class Pacing:
-    """The state machine. `shares` are relative weights of domains, counted in groups opened.
+    """The state machine. `shares` are relative weights of domains, counted in useful tokens.
 
     `until`: the version at which training ends; no sample is started that no step would use.
     """
@@ -80,103 +91,216 @@ class Pacing:
     def __init__(self, config: Config, shares: Mapping[str, float], version: int = 0, until: int | None = None) -> None:
         if config.group < 1 or config.batch < 1 or config.batch % config.group:
             raise ConfigError(f"batch ({config.batch}) must be a positive multiple of group ({config.group})")
-        if config.eta < 0 or config.capacity < 0 or config.attempts < 1:
-            raise ConfigError("eta and capacity must be at least 0, attempts at least 1")
-        if not shares or min(shares.values()) < 0 or sum(shares.values()) <= 0:
-            raise ConfigError(f"domain shares must be positive numbers, got {dict(shares)}")
+        if config.eta < 0 or config.capacity < 0 or config.attempts < 1 or config.spare < 0:
+            raise ConfigError("eta, capacity and spare must be at least 0, attempts at least 1")
         self.config = config
         self.version = version
         self.until = until
-        self.shares = {name: share / sum(shares.values()) for name, share in shares.items()}
-        self.opened = dict.fromkeys(shares, 0)  # groups opened by domain, for the shares
+        self.shares = Shares(shares)
+        self.lengths = Lengths()
+        self.queue = Queue()
         self.next_group = 0
         self.groups: dict[int, _Group] = {}  # open and untrained
+        self.running = 0
+        self.now = 0.0
+        self.pace = 0.0  # seconds of a version; 0 until one was trained
+        self.kept = self.started = 0.0  # seconds of trained samples, and of these and the cancelled ones
+        self.counts = [0, 0]  # samples of the same
+        self._stepped = 0.0
+        self._fresh = 0  # groups opened since the last step
+        self._late: dict[int, dict[int, None]] = {}  # oldest version: groups that started and are not complete
+        self._ready: dict[int, dict[int, None]] = {}  # oldest version: complete groups
 
-    @property
-    def running(self) -> int:
-        return sum(len(g.running) for g in self.groups.values())
+    def tick(self, now: float) -> None:
+        """The time, in seconds; without it lengths are unknown and groups are started in order."""
+        self.now = max(self.now, now)
 
     @property
     def slots(self) -> int:
         steps = self.config.eta + 1
         if self.until is not None:
             steps = min(steps, self.until - self.version)
-        return steps * self.config.batch
+        return int(steps * self.config.batch * (1 + self.config.spare))
 
     @property
     def occupied(self) -> int:
         return len(self.groups) * self.config.group
 
+    @property
+    def kept_over_started(self) -> float:
+        """Mean seconds of the trained samples over those of all: below 1 where the long ones were cancelled."""
+        return (self.kept / self.counts[0]) / (self.started / self.counts[1]) if self.kept else 1.0
+
     def admit(self) -> Ticket | Wait:
-        """The next sample to start: those of open groups first, oldest group first; else a new group."""
-        if self.config.capacity and self.running >= self.config.capacity:
-            return Wait(f"capacity: {self.running} of {self.config.capacity} samples are running")
-        for group in self.groups.values():
-            if group.waiting:
-                ticket = group.waiting.pop(0)
-                group.running.add(ticket.slot)
-                group.versions[ticket.slot] = self.version
-                return ticket
-        if self.occupied + self.config.group > self.slots:
-            return Wait(f"slots: {self.occupied} of {self.slots} hold untrained samples")
-        return self._open()
+        """The next sample to start: one that runs again, a probe of a new group, or the one with least laxity."""
+        config = self.config
+        if config.capacity and self.running >= config.capacity:
+            return Wait(f"capacity: {self.running} of {config.capacity} samples are running")
+        while (number := self.queue.retried()) is not None:
+            if number in self.groups and self.groups[number].waiting:
+                return self._start(number, "resume queue first")
+        room = self.occupied + config.group <= self.slots
+        if room and self._fresh * config.group < config.batch:
+            return self._open()
+        if (number := self.queue.first(self.now, self.pace or 1.0)) is not None:
+            return self._start(number, "least time left for its expected length")
+        if room:
+            return self._open()
+        return Wait(f"slots: {self.occupied} of {self.slots} hold untrained samples")
 
     def _open(self) -> Ticket:
-        total = sum(self.opened.values()) + 1
-        domain = max(self.shares, key=lambda name: (self.shares[name] * total - self.opened[name], name))
-        self.opened[domain] += 1
+        domain = self.shares.charge()
         number, self.next_group = self.next_group, self.next_group + 1
-        tickets = [Ticket(number, slot, domain) for slot in range(self.config.group)]
-        self.groups[number] = _Group(domain, tickets[1:], {0}, {0: self.version})
-        return tickets[0]
+        self._fresh += 1
+        self.groups[number] = _Group(domain, [Ticket(number, slot, domain) for slot in range(self.config.group)])
+        ticket = self._start(number, "probe of a new group: its domain is farthest below its share")
+        if self.groups[number].waiting:
+            self.queue.probed(number, self.now, self.version + self.config.eta, self.lengths.estimate(number, domain))
+        return ticket
+
+    def _start(self, number: int, why: str) -> Ticket:
+        group = self.groups[number]
+        waited = group.waiting.pop(0)
+        ticket = Ticket(number, waited.slot, group.domain, waited.attempt, why)
+        group.running[ticket.slot] = self.now
+        group.versions[ticket.slot] = self.version
+        self.running += 1
+        self._place(number, group)
+        if not group.waiting:
+            self.queue.drop(number)
+        elif self.lengths.known(number):
+            self._estimate(number)
+        return ticket
+
+    def expect(self, group: int, seconds: float) -> None:
+        """What a sample of the group's task took when it was tried before (its history)."""
+        self.lengths.expect(group, seconds)
+        self._estimate(group)
 
     def restore(self, group: int, domain: str, finished: Mapping[int, int]) -> None:
         """After a crash: an untrained group with the oldest version of each finished slot; the other slots wait."""
-        tickets = [Ticket(group, s, domain) for s in range(self.config.group) if s not in finished]
-        self.groups[group] = _Group(domain, tickets, set(), dict(finished))
+        self.shares.charge(domain)
+        waiting = [Ticket(group, s, domain) for s in range(self.config.group) if s not in finished]
+        self.groups[group] = _Group(domain, waiting, versions=dict(finished))
         self.next_group = max(self.next_group, group + 1)
+        self._place(group, self.groups[group])
+        for _ in waiting:
+            self.queue.again(group)
 
-    def finished(self, ticket: Ticket, oldest_version: int) -> None:
-        """A sample was graded. `oldest_version`: of its tokens."""
+    def finished(self, ticket: Ticket, oldest_version: int, tokens: float = 1.0) -> None:
+        """A sample was graded. `oldest_version`: of its tokens; `tokens`: how many training will use."""
         group = self.groups.get(ticket.group)
-        if group:
-            group.running.discard(ticket.slot)
-            group.versions[ticket.slot] = oldest_version
+        if not group or ticket.slot not in group.running:
+            return
+        seconds = self.now - group.running.pop(ticket.slot)
+        self.running -= 1
+        group.versions[ticket.slot] = oldest_version
+        group.tokens += tokens
+        group.seconds += seconds
+        self._place(ticket.group, group)
+        self.lengths.observe(ticket.group, ticket.domain, seconds)
+        self._estimate(ticket.group)
 
     def failed(self, ticket: Ticket, quarantine: bool = False) -> str:
         """A masked sample: it alone is run again, unless its task cannot be graded. Gives the decision, in words."""
         group = self.groups.get(ticket.group)
-        if not group:
+        if not group or ticket.slot not in group.running:
             return "dropped: its group is gone"
         if quarantine or ticket.attempt + 1 >= self.config.attempts:
-            del self.groups[ticket.group]
+            self._drop(ticket.group)
             return "quarantined: " + (
                 "the task cannot be graded" if quarantine else f"{ticket.attempt + 1} attempts failed"
             )
-        group.running.discard(ticket.slot)
+        del group.running[ticket.slot], group.versions[ticket.slot]
+        self.running -= 1
         group.waiting.insert(0, Ticket(ticket.group, ticket.slot, ticket.domain, ticket.attempt + 1))
+        self._place(ticket.group, group)
+        self.queue.again(ticket.group)
         return f"retried: attempt {ticket.attempt + 2} of {self.config.attempts}"
 
     def batch(self) -> list[int] | Wait:
         """The groups of the next step, or what it waits for. Call `trained` once the step is taken."""
-        need = self.config.batch // self.config.group
-        order = sorted(self.groups, key=lambda g: (self.groups[g].oldest, g))
-        complete = [g for g in order if self.groups[g].complete]
-        if len(complete) < need:
-            return Wait(f"samples: {len(complete)} of {need} groups are complete")
-        chosen = complete[:need]
-        late = 0
-        for g in order:
-            if g in chosen:
-                continue
-            late += self.config.group
-            deadline = self.groups[g].oldest + self.config.eta
-            if late > (deadline - self.version) * self.config.batch:
-                return Wait(f"hold: group {g} would be trained older than {self.config.eta} versions")
+        config = self.config
+        need = config.batch // config.group
+        ready = sum(map(len, self._ready.values()))
+        if ready < need:
+            return Wait(f"samples: {ready} of {need} groups are complete")
+        left, late = need, 0
+        for oldest in sorted(self._late.keys() | self._ready.keys()):
+            complete, late_ones = self._ready.get(oldest, {}), self._late.get(oldest, {})
+            taken = min(left, len(complete))
+            left -= taken
+            late += (len(complete) + len(late_ones) - taken) * config.group
+            if late > (oldest + config.eta - self.version) * config.batch and not config.spare:
+                why = f"group {next(iter(late_ones))}" if late_ones else "the newest complete group"
+                return Wait(f"hold: {why} would be trained older than {config.eta} versions")
+        chosen: list[int] = []
+        for oldest in sorted(self._ready):
+            chosen += sorted(self._ready[oldest])[: need - len(chosen)]
         return chosen
 
-    def trained(self, groups: list[int]) -> None:
-        """The step was taken: slots are free, the version is one higher."""
-        for group in groups:
-            del self.groups[group]
+    def trained(self, groups: list[int], useless: Collection[int] = ()) -> list[int]:
+        """The step was taken: slots are free, the version is one higher. Gives the groups that are cancelled by it.
+
+        `useless`: those without a gradient, which count less towards their domain's share.
+        """
+        for number in groups:
+            group = self.groups[number]
+            self.kept += group.seconds
+            self.counts[0] += self.config.group
+            self.shares.settle(group.domain, group.tokens, number not in useless)
+            self._forget(number)
         self.version += 1
+        self._fresh = 0
+        taken, self._stepped = self.now - self._stepped, self.now
+        self.pace = self.pace + 0.3 * (taken - self.pace) if self.pace else taken
+        cancelled = [
+            number
+            for buckets in (self._late, self._ready)
+            for oldest, numbers in buckets.items()
+            if oldest + self.config.eta < self.version
+            for number in numbers
+        ]
+        for number in cancelled:
+            self._drop(number)
+        return cancelled
+
+    def _place(self, number: int, group: _Group) -> None:
+        """Keep the group in the bucket of its oldest version."""
+        oldest = min(group.versions.values(), default=NEVER)
+        complete = len(group.versions) == self.config.group and not group.running
+        if complete and not group.complete:
+            self.shares.complete(group.domain, group.tokens)
+        if (oldest, complete) != (group.oldest, group.complete):
+            self._unplace(number, group)
+            group.oldest, group.complete = oldest, complete
+            if oldest != NEVER:
+                (self._ready if complete else self._late).setdefault(oldest, {})[number] = None
+
+    def _unplace(self, number: int, group: _Group) -> None:
+        buckets = self._ready if group.complete else self._late
+        if group.oldest in buckets:
+            buckets[group.oldest].pop(number, None)
+            if not buckets[group.oldest]:
+                del buckets[group.oldest]
+
+    def _estimate(self, number: int) -> None:
+        group = self.groups[number]
+        if group.waiting:
+            deadline = min(group.oldest, self.version) + self.config.eta
+            seconds = self.lengths.estimate(number, group.domain, len(group.versions))
+            self.queue.estimated(number, deadline - seconds / (self.pace or 1.0))
+
+    def _drop(self, number: int) -> None:
+        group = self.groups[number]
+        self.shares.drop(group.domain, group.tokens if group.complete else None)
+        self._forget(number)
+
+    def _forget(self, number: int) -> None:
+        group = self.groups.pop(number)
+        self.started += group.seconds + sum(self.now - since for since in group.running.values())
+        self.counts[1] += self.config.group - len(group.waiting)
+        self.running -= len(group.running)
+        self._unplace(number, group)
+        self.queue.drop(number)
+        self.lengths.forget(number)

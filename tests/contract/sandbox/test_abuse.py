@@ -68,11 +68,10 @@ def test_no_more_than_what_is_missing_here_is_skipped() -> None:
 @pytest.mark.parametrize(
     "families", [("climb/",), pytest.param((*DAILY, *NIGHTLY), marks=pytest.mark.nightly)], ids=["climb", "all"]
 )
-def test_doors_are_shut_to_a_plain_user_or_reported(families: tuple[str, ...], as_plain_user, tmp_path_factory) -> None:
-    folder: Path = tmp_path_factory.mktemp("doors")
-    for place in (folder, *folder.parents[:2]):
-        place.chmod(0o777)
-    path = folder / "doors.json"
-    doors = doors_of(as_plain_user(*options(families, path), seconds=600), path)
+def test_doors_are_shut_to_a_plain_user_or_reported(families: tuple[str, ...], as_plain_user) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o777)
+        path = Path(folder) / "doors.json"
+        doors = doors_of(as_plain_user(*options(families, path), seconds=600), path)
     assert {name: why for name, (door, why) in doors.items() if door == "open"} == {}
     assert len(doors) > 100

@@ -105,7 +105,7 @@ def test_domains_are_opened_by_their_shares():
     pacing = Pacing(Config(batch=100, group=1, eta=0), {"a": 1, "b": 3})
     while isinstance(pacing.admit(), Ticket):
         pass
-    assert pacing.opened == {"a": 25, "b": 75}
+    assert pacing.shares.open == {"a": 25, "b": 75}
 
 
 def test_third_failure_quarantines_the_task_and_frees_its_slots():

@@ -9,25 +9,29 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import itertools
-from collections.abc import Iterator
 
 import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
 from temper.core.blame import TABLE
-from temper.core.errors import BackendError, ConfigError, DeadlineError
+from temper.core.errors import BackendError, DeadlineError
 from temper.core.protocols import SamplingParams
 from temper.core.task import Task
 from temper.core.trace import Group, Sample, Trace, Verdict
+from temper.runs.choice import Choice
 from temper.runs.demonstrations import Shown
 from temper.runs.workshop import Workshop
 from temper.scheduling import pacing
+from temper.scheduling.curriculum import shift
+from temper.scheduling.ledger import Ledger
 from temper.scheduling.pacing import Pacing, Ticket, Wait
-from temper.training import trainer
+from temper.scheduling.retry import Breaker, backoff
+from temper.training import guards, trainer
+from temper.training.scoring import snapshot
 from temper.training.stages import rl
 
+FADE = 0.05  # of what is known of a domain's use, by group
 BROKEN = 30  # masked rollouts in a row after which something is broken for good, and the run stops and says so
 
 
@@ -35,15 +39,21 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """publish: what running requests do with their cache when new weights come, `recompute` or `keep`.
 
     patience: seconds without a finished sample or step after which the run stops and says what it waits for.
+
+    floor: below 1, domains' shares move to those with more useful groups a second; each keeps so much of its own.
+    window: above 0, so many tasks of each domain are tried again and again, those that teach most a second first.
     """
 
     steps: int = 20
     pacing: pacing.Config = pacing.Config()
     update: rl.Config = rl.Config()
     trainer: trainer.Config = trainer.Config()
+    guards: guards.Config = guards.Config()
     sampling: SamplingParams = SamplingParams()
     publish: str = "recompute"
     patience: float = 900.0
+    floor: float = 1.0
+    window: int = 0
     checkpoint_every: int = 1
 
 
@@ -79,6 +89,8 @@ class _Rl:
         heat = config.sampling.temperature or 1.0  # behaviour log-probs are those at the sampling temperature
         self.trainer = trainer.Trainer(shop.policy, replace(config.trainer, temperature=heat))
         self.trainer.version = shop.version
+        self.guards = guards.Guards(config.guards)
+        self.reference = snapshot(shop.policy) if config.update.kl else None  # before a checkpoint is loaded
         self.until = shop.version + config.steps
         self.opened = shop.run.log("groups", Opened)
         self.rollouts = shop.run.log("rollouts", Rollout)
@@ -86,11 +98,17 @@ class _Rl:
         self.samples: dict[int, dict[int, Sample]] = {}
         self.trained: list[int] = []
         self.running: dict[asyncio.Task[tuple[Trace, Verdict]], Ticket] = {}
-        self.streams: dict[str, Iterator[Task]] = {}
-        self.cursor = dict.fromkeys(shop.domains, 0)
-        self.cursor |= {shown.domain: shown.count for shown in shop.run.log("shown", Shown)}
+        start = dict.fromkeys(shop.domains, 0)
+        start |= {shown.domain: shown.count for shown in shop.run.log("shown", Shown)}
+        size = config.pacing.group
+        groups = int((config.pacing.eta + 1) * config.pacing.batch * (1 + config.pacing.spare)) // max(1, size)
+        self.choice = Choice(shop, start, config.window, size, groups)
         self.masked = 0  # in a row
         self.held = ""
+        self.ledger = Ledger()
+        self.breaker = Breaker()
+        self.useful = dict.fromkeys(shop.domains, 0.0)  # groups with a gradient, faded, for `floor`
+        self.spent = dict.fromkeys(shop.domains, 0.0)  # their seconds over all stages
         self.since = shop.clock()
 
     async def run(self) -> None:
@@ -103,6 +121,7 @@ class _Rl:
         await self.shop.publish(self.trainer.version, self.config.publish)
         try:
             while self.pacing.version < self.until:
+                self.pacing.tick(self.shop.clock())
                 self._admit()
                 chosen = self.pacing.batch()
                 if isinstance(chosen, Wait):
@@ -119,82 +138,89 @@ class _Rl:
         trained = set(self.trained)
         groups = {o.group: o for o in self.opened}
         for record in groups.values():
-            self.pacing.opened[record.domain] += 1
-            self.cursor[record.domain] = max(self.cursor[record.domain], record.index + 1)
+            self.choice.seen(record.domain, record.index)
             self.pacing.next_group = max(self.pacing.next_group, record.group + 1)
         left = {g: o for g, o in groups.items() if g not in trained}
+        records = {r.trace: r for r in self.rollouts}
+        wanted = {trace: r for trace, r in records.items() if r.group in left}
+        traces: dict[str, Trace] = {}
+        used = dict.fromkeys(trained & groups.keys(), 0)  # tokens
+        for trace in self.shop.run.traces:
+            if trace.id in wanted:
+                traces[trace.id] = trace
+            elif trace.id in records and records[trace.id].group in used:
+                used[records[trace.id].group] += trace.cost.tokens_out
+        for number, tokens in used.items():
+            self.pacing.shares.credit(groups[number].domain, tokens)
         if not left:
             return
-        wanted = {r.trace: r for r in self.rollouts if r.group in left}
-        traces = {t.id: t for t in self.shop.run.traces if t.id in wanted}
         verdicts = {v.trace: v for v in self.shop.run.verdicts if v.trace in wanted}
         for trace_id, record in wanted.items():
             sample = Sample(traces[trace_id], verdicts[trace_id])
             self.samples.setdefault(record.group, {})[record.slot] = sample
         for number, record in sorted(left.items()):
-            self.tasks[number] = next(self._stream(record.domain, record.index))
+            self.tasks[number] = self.choice.resumed(record.domain, record.index)
             done = self.samples.setdefault(number, {})
             versions = {slot: min(s.trace.oldest_version, self.pacing.version) for slot, s in done.items()}
             self.pacing.restore(number, record.domain, versions)
         self.shop.event("resumed", "rl", f"{len(wanted)} finished rollouts of {len(left)} open groups are kept")
 
     def _admit(self) -> None:
-        while isinstance(ticket := self.pacing.admit(), Ticket):
+        while not self.breaker.wait(self.shop.clock()) and isinstance(ticket := self.pacing.admit(), Ticket):
+            self.breaker.started(self.shop.clock())
             if ticket.group not in self.tasks:
                 self._open(ticket)
             task = self.tasks[ticket.group]
             name = f"rl-{ticket.group}-{ticket.slot}-{ticket.attempt}"
+            self.shop.event("admitted", name, ticket.why, domain=ticket.domain, version=self.pacing.version)
             params = replace(self.config.sampling, seed=_seed(self.shop.recipe.seed, name))
-            work = self.shop.attempt(task, self.shop.model, params, name)
+            work = self._attempt(task, params, name, backoff(ticket.attempt, name))
             self.running[asyncio.create_task(work, name=name)] = ticket
 
+    async def _attempt(self, task: Task, params: SamplingParams, name: str, wait: float) -> tuple[Trace, Verdict]:
+        await asyncio.sleep(wait)
+        return await self.shop.attempt(task, self.shop.model, params, name)
+
     def _open(self, ticket: Ticket) -> None:
-        domain = ticket.domain
-        if domain not in self.streams:
-            self.streams[domain] = self._stream(domain, self.cursor[domain])
-        self.tasks[ticket.group] = next(self.streams[domain])
+        index, self.tasks[ticket.group] = self.choice.next(ticket.domain)
         self.samples[ticket.group] = {}
-        self.opened.append(Opened(group=ticket.group, domain=domain, index=self.cursor[domain]))
-        self.cursor[domain] += 1
-
-    def _stream(self, domain: str, start: int) -> Iterator[Task]:
-        """Training tasks from the `start`-th on; a stream that ends begins again."""
-
-        def rounds() -> Iterator[Task]:
-            while True:
-                task = None
-                for task in self.shop.tasks(domain, "train"):
-                    yield task
-                if task is None:
-                    raise ConfigError(f"domain {domain} has no training tasks at level {self.shop.levels[domain]}")
-
-        return itertools.islice(rounds(), start, None)
+        self.opened.append(Opened(group=ticket.group, domain=ticket.domain, index=index))
 
     async def _finish_one(self, why: str) -> None:
         if why.startswith("hold") and why != self.held:
             self.held = why
             self.shop.event("wait", "rl", why)
-        done, _ = await asyncio.wait(self.running, timeout=self.config.patience, return_when=asyncio.FIRST_COMPLETED)
-        if not done:
+        pause = self.breaker.wait(self.shop.clock())
+        if not self.running:
+            await asyncio.sleep(pause)
+            return
+        patience = pause or self.config.patience
+        done, _ = await asyncio.wait(self.running, timeout=patience, return_when=asyncio.FIRST_COMPLETED)
+        if not done and not pause:
             names = ", ".join(sorted(t.get_name() for t in self.running)[:5])
             raise DeadlineError(
                 f"no rollout ended in {self.config.patience:g} s; the step waits for {why}; running: {names}"
             )
         for task in done:
             ticket = self.running.pop(task)
-            self._record(ticket, *task.result())
+            if not task.cancelled():
+                self._record(ticket, *task.result())
 
     def _record(self, ticket: Ticket, trace: Trace, verdict: Verdict) -> None:
+        self.pacing.tick(self.shop.clock())
+        self.ledger.add(ticket.domain, trace.cost)
         self.shop.run.traces.append(trace)
         self.shop.run.verdicts.append(verdict)
         if verdict.masked:
             self._mask(ticket, trace.id, verdict)
             return
         self.masked = 0
+        if self.breaker.worked():
+            self.shop.event("closed", "rl", f"{trace.id} ended well: samples start again")
         self.rollouts.append(Rollout(group=ticket.group, slot=ticket.slot, trace=trace.id))
         if ticket.group in self.pacing.groups:
             self.samples[ticket.group][ticket.slot] = Sample(trace, verdict)
-            self.pacing.finished(ticket, trace.oldest_version)
+            self.pacing.finished(ticket, trace.oldest_version, trace.cost.tokens_out)
         self.shop.event("rollout", trace.id, trace.stop, domain=ticket.domain, reward=verdict.reward)
 
     def _mask(self, ticket: Ticket, trace: str, verdict: Verdict) -> None:
@@ -206,6 +232,10 @@ class _Rl:
         if ticket.group not in self.pacing.groups:
             self.samples.pop(ticket.group, None)
         self.masked += 1
+        if TABLE[verdict.why].training == "retry" and self.breaker.failed(self.shop.clock()):
+            self.shop.event(
+                "opened", "rl", f"{self.breaker.faults} faults in a row, the last: {why}; one sample at a time is tried"
+            )
         if self.masked >= BROKEN:
             raise BackendError(
                 f"{self.masked} rollouts in a row could not be graded, the last of domain {ticket.domain}: {why}. "
@@ -214,12 +244,25 @@ class _Rl:
 
     async def _step(self, chosen: list[int]) -> None:
         groups = [self._group(number) for number in chosen]
-        metrics = await self.shop.computed(rl.step, self.trainer, groups, self.config.update)
+        began = self.shop.clock()
+        metrics = await self.shop.computed(rl.step, self.trainer, groups, self.config.update, self.reference)
+        for alarm in self.guards.observe(metrics):
+            self.shop.event("alarm", "rl", alarm)
+        gradient = (self.shop.clock() - began) / len(groups)
         self.trained += chosen
-        self.pacing.trained(chosen)
+        alike = [n for n, g in zip(chosen, groups, strict=True) if len({s.verdict.reward for s in g.samples}) == 1]
+        for number in self.pacing.trained(chosen, useless=alike):
+            self._cancel(number)
         if self.trainer.version % self.config.checkpoint_every == 0 or self.trainer.version == self.until:
             await self._checkpoint()
         await self.shop.publish(self.trainer.version, self.config.publish)
+        for number, group in zip(chosen, groups, strict=True):
+            self.ledger.spend("gradient", group.domain, gradient)
+            seconds = (gradient + sum(s.trace.cost.seconds for s in group.samples)) / len(group.samples)
+            self.choice.learnt(self.tasks[number], group.samples, seconds, self.trainer.version)
+        metrics |= {f"seconds/{stage}": self.ledger.stage(stage) for stage in self.ledger.seconds}
+        if self.config.floor < 1:
+            self._shift(groups, gradient)
         now = self.shop.clock()
         tokens = metrics["tokens"] + sum(
             s.trace.cost.tokens_in + s.trace.cost.tokens_out for g in groups for s in g.samples
@@ -229,6 +272,27 @@ class _Rl:
         self.shop.progress(self.config.steps + self.trainer.version - self.until, self.config.steps)
         for number in chosen:
             del self.samples[number], self.tasks[number]
+
+    def _shift(self, groups: list[Group], gradient: float) -> None:
+        """Move the domains' shares to where groups still teach. `gradient`: seconds of a group's."""
+        for group in groups:
+            seconds = gradient + sum(s.trace.cost.seconds for s in group.samples)
+            teaches = len({s.verdict.reward for s in group.samples}) > 1
+            self.useful[group.domain] += teaches - FADE * self.useful[group.domain]
+            self.spent[group.domain] += seconds - FADE * self.spent[group.domain]
+        signal = {name: self.useful[name] / (self.spent[name] or 1.0) for name in self.useful}
+        shares = shift(self.shop.shares, signal, self.config.floor)
+        self.pacing.shares.set(shares)
+        why = ", ".join(f"{name} {share:.0%} for {signal[name]:.3g}" for name, share in shares.items())
+        self.shop.event("weighted", "rl", f"shares for useful groups a second: {why}")
+
+    def _cancel(self, number: int) -> None:
+        """A group that would become too old, where `spare` chooses that over waiting."""
+        for task in [t for t, ticket in self.running.items() if ticket.group == number]:
+            task.cancel()
+        del self.samples[number], self.tasks[number]
+        kept = self.pacing.kept_over_started
+        self.shop.event("cancelled", f"rl-{number}", f"over age; mean length kept over started is {kept:.2f} so far")
 
     def _group(self, number: int) -> Group:
         task = self.tasks[number]

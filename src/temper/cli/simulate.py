@@ -1,0 +1,67 @@
+"""`temper simulate`: the scheduler on paper, over recorded or synthetic lengths."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from temper.cli import app
+
+EXAMPLES = """Examples:
+
+  temper simulate
+  temper simulate steps=200 policy.eta=2 cluster.gradient=774
+  temper simulate runs/quickstart steps=20 policy.batch=128 policy.group=4 policy.capacity=64 cluster.decode=64
+  temper simulate cluster.toml --compare
+"""
+
+
+@app.command(epilog=EXAMPLES)
+def simulate(
+    source: Annotated[str, typer.Argument(help="A run directory, or a scenario's TOML file.")] = "",
+    settings: Annotated[list[str] | None, typer.Argument(help="Settings like cluster.decode=256.")] = None,
+    compare: Annotated[bool, typer.Option(help="Also simulate the published policies (one domain).")] = False,
+) -> None:
+    """Predict goodput, age, bias and use of a scenario, with the policy that real runs use."""
+    from temper.core import config
+    from temper.scheduling import scenario
+
+    given = list(settings or ())
+    if "=" in source:
+        given, source = [source, *given], ""
+    tree: dict[str, Any] = {}
+    if source and not Path(source).is_dir():
+        tree = config.load(source)
+    for setting in given:
+        config.apply(tree, setting)
+    asked = config.build(scenario.Scenario, _defaults(tree), "scenario")
+    if source and Path(source).is_dir():
+        from msgspec.structs import replace
+
+        asked = replace(asked, loads=scenario.recorded(source))
+    outcome, suggestion = scenario.simulate(asked)
+    typer.echo(f"{'policy':18} goodput  waste  length bias  domain bias  age mean/max      seconds  over bound")
+    rows = {"temper": outcome} | (scenario.compare(asked) if compare else {})
+    for name, row in rows.items():
+        typer.echo(
+            f"{name:18} {row.goodput:7.3f} {row.waste:6.3f} {row.length_bias:12.3f} {row.domain_bias:12.3f}  "
+            f"{row.age_mean:8.2f}/{row.age_max:<3d} {row.seconds:12.6g} {row.seconds / row.bound:11.3f}"
+        )
+    used = ", ".join(f"{stage} {share:.0%}" for stage, share in outcome.utilisation.items())
+    typer.echo(
+        f"{outcome.trained} rollouts in {outcome.steps} steps, {outcome.in_flight} at most at once; used: {used}"
+    )
+    if suggestion:
+        typer.echo(str(suggestion))
+
+
+def _defaults(tree: dict[str, Any]) -> dict[str, Any]:
+    """The scenario's own defaults below what was given, key by key for the policy."""
+    import msgspec
+
+    from temper.scheduling.scenario import Scenario
+
+    defaults = msgspec.to_builtins(Scenario())
+    return tree | {"policy": defaults["policy"] | tree.get("policy", {})}
