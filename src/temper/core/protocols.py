@@ -237,7 +237,10 @@ class Algorithm(Protocol):
     needs: frozenset[str]  # of {"reference", "values", "teacher", "proximal"}
 
     def advantages(self, groups: Sequence[Group]) -> list[np.ndarray]:
-        """For each group a float32 array, an entry a sample, masked ones NaN; all 0 where a group teaches nothing."""
+        """For each group an entry a sample: a number, or float32 (T,) by token of its path.
+
+        Masked ones are NaN; all 0 where a group teaches nothing. See `training.algorithms` for settings and values.
+        """
         ...
 
 

@@ -12,7 +12,7 @@ Report = dict[str, Any]
 
 def markdown(report: Report) -> str:
     parts = [_headline(report), "![success by stage, and reward while training](report.png)", _domains(report)]
-    parts += [_counts(report), _reading(report), _exceptions(report), _settings(report)]
+    parts += [_measures(report), _counts(report), _reading(report), _exceptions(report), _settings(report)]
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
@@ -62,6 +62,16 @@ def _fallen(report: Report, gains: list[str]) -> str:
     if not gains:
         return ""
     return f"Fell: {', '.join(fell)}." if fell else "No domain fell."
+
+
+def _measures(report: Report) -> str:
+    if not report.get("measures"):
+        return ""
+    rows = [["stage", "held-out measure", "better", "items", "before", "after", "change"]]
+    for name, m in report["measures"].items():
+        change = f"{m['difference']:+.4f} ({m['low']:+.4f} to {m['high']:+.4f})"
+        rows.append([name, m["metric"], m["better"], str(m["n"]), f"{m['before']:.4f}", f"{m['after']:.4f}", change])
+    return f"## Each stage's own measure\n\n{_table(rows)}"
 
 
 def _counts(report: Report) -> str:

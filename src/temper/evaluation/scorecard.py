@@ -20,14 +20,13 @@ from temper.evaluation.plot import draw
 from temper.evaluation.statistics import pass_at_k, wilson
 from temper.store.run import RunDirectory
 
-ORDER = ("base", "sft", "rl")
-
 Curve = Mapping[str, Sequence[tuple[int, float]]]  # by domain: (step, mean reward)
 
 
 class Facts(Struct, frozen=True, kw_only=True):
     """What the outcomes do not know. `wall_s`: from the first command to the end. `unaudited`: law 7's exceptions.
 
+    `measures`: each stage's own held-out metric, before and after.
     `examples`: how many the base model had in its prompt. `settings`: more for the record (tokens, ages, seeds, …).
     """
 
@@ -38,6 +37,7 @@ class Facts(Struct, frozen=True, kw_only=True):
     examples: int = 2
     unaudited: tuple[str, ...] = ()
     settings: dict[str, Any] = field(default_factory=dict)
+    measures: dict[str, Any] = field(default_factory=dict)
 
 
 def write(run: RunDirectory, outcomes: Sequence[Outcome], facts: Facts, curve: Curve | None = None) -> dict[str, Any]:
@@ -56,7 +56,7 @@ def build(outcomes: Sequence[Outcome], facts: Facts) -> dict[str, Any]:
     stages: dict[str, list[Outcome]] = {}
     for outcome in outcomes:
         stages.setdefault(outcome.stage, []).append(outcome)
-    names = [s for s in ORDER if s in stages] + [s for s in stages if s not in ORDER]
+    names = list(stages)  # in the order in which they were evaluated
     pairs = [(a, b) for n, a in enumerate(names) for b in names[n + 1 :]]
     return {
         **msgspec.to_builtins(facts),

@@ -18,7 +18,9 @@ from temper.core.protocols import Sink
 from temper.core.trace import Event
 from temper.evaluation import scorecard
 from temper.evaluation.outcome import Outcome
+from temper.models import scalar
 from temper.runs.assess import assess
+from temper.runs.fitting import measures
 from temper.runs.recipe import Recipe, exceptions
 from temper.runs.workshop import Workshop, opened
 from temper.store.run import RunDirectory
@@ -67,7 +69,10 @@ async def _stages(recipe: Recipe, run: RunDirectory, sinks: list[Sink], began: f
         await _part(shop, "evaluate-base", partial(assess, shop, "base", recipe.evaluation.examples))
         for table in recipe.stages:
             module, settings = registry.configure("runs.stages", table)
-            await _part(shop, table["kind"], partial(module.run, shop, settings), trains=True)
+            beside = getattr(module, "beside", False)
+            await _part(shop, table["kind"], partial(module.run, shop, settings), trains=not beside)
+            if beside:
+                continue
             await _part(shop, f"evaluate-{table['kind']}", partial(assess, shop, table["kind"]))
         _report(shop)
         return run.path / "report.json"
@@ -93,7 +98,8 @@ async def _adopt(shop: Workshop, stage: Done) -> None:
         raise CorruptError(
             f"stage {stage.what} of {shop.run.path} is done, but no checkpoint of it is whole: run it anew"
         )
-    await shop.computed(trainer.Trainer(shop.policy, trainer.Config()).load, folder / "trainer")
+    settings = trainer.Config(scalar=(folder / "trainer" / scalar.HEAD).exists())
+    await shop.computed(trainer.Trainer(shop.policy, settings).load, folder / "trainer")
     await shop.publish(stage.version)
 
 
@@ -112,6 +118,7 @@ def _report(shop: Workshop) -> None:
         examples=recipe.evaluation.examples,
         unaudited=exceptions(recipe),
         settings={"seed": recipe.seed},
+        measures=measures(run),
     )
     scorecard.write(run, list(run.log("outcomes", Outcome)), facts, curve)
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import itertools
+from types import ModuleType
+from typing import Any
 
 from temper.core import config, registry
 from temper.runs.recipe import Recipe
-from temper.runs.stages import rl, sft
+from temper.runs.stages import distill, preference, rejection, reward, rl, sft
 
 # Tokens a second on 2 cores (AVX-512) in fp32 with SmolLM2-135M; they scale with cores and inversely with parameters.
 RATES = {"prefill": 1000.0, "decode": 300.0, "gradient": 300.0}
@@ -21,13 +23,10 @@ def estimate(recipe: Recipe) -> str:
     parts.append(("evaluate base", evaluations * given, evaluations * written, 0))
     for table in recipe.stages:
         module, settings = registry.configure("runs.stages", table)
-        if module is sft:
-            episodes = settings.demonstrations * settings.data.epochs
-            parts.append(("sft", 0, 0, episodes * (given + written)))
-        elif module is rl:
-            episodes = settings.steps * settings.pacing.batch
-            parts.append(("rl", episodes * given, episodes * written, episodes * (given + written)))
-        parts.append((f"evaluate {table['kind']}", evaluations * given, evaluations * written, 0))
+        sampled, trained = _episodes(module, settings)
+        parts.append((table["kind"], sampled * given, sampled * written, trained * (given + written)))
+        if not getattr(module, "beside", False):
+            parts.append((f"evaluate {table['kind']}", evaluations * given, evaluations * written, 0))
     lines = [config.dump(recipe), "", f"An episode: {given:.0f} tokens given, {written:.0f} written (gold answers)."]
     total = 0.0
     for name, prompt, sampled, trained in parts:
@@ -37,6 +36,22 @@ def estimate(recipe: Recipe) -> str:
     rates = ", ".join(f"{name} {rate:g}" for name, rate in RATES.items())
     lines.append(f"{'in all':16} {'':17}  {total / 60:6.1f} min at {rates} tokens/s (2 cores, 135 M parameters, fp32)")
     return "\n".join(lines)
+
+
+def _episodes(module: ModuleType, settings: Any) -> tuple[float, float]:
+    """Episodes that a stage samples, and those that it trains on, at most; 0 for a stage that is not ours."""
+    if module is sft:
+        return 0, settings.demonstrations * settings.data.epochs
+    if module is rl:
+        return (episodes := settings.steps * settings.pacing.batch), episodes
+    if module is distill:
+        return (episodes := settings.steps * settings.batch * settings.answers) + settings.held, episodes
+    if module not in (rejection, reward, preference):
+        return 0, 0
+    sampled = (settings.tasks + settings.held) * settings.answers
+    if module is rejection:
+        return sampled, settings.tasks * settings.keep * settings.data.epochs
+    return sampled, 2 * settings.tasks * settings.data.epochs  # both answers of a pair
 
 
 def _lengths(recipe: Recipe) -> tuple[float, float]:

@@ -1,9 +1,10 @@
 """Log-probs of chosen tokens from hidden states, chunked, with memory flat in length and vocabulary.
 
-Only the positions asked for are computed, in fp32 at least (fp64 stays). With p the softmax and W the head,
-d log p(y) / d h = W[y] - p W needs no upstream gradient, so the forward computes it and the backward only scales: a
-frozen head costs two products in all and no recompute, also for sequence-level losses. A head that is trained needs
-p again, so its backward recomputes the logits of each chunk. Sharding over the vocabulary does not live here.
+Only the positions asked for are computed, in fp32 at least (fp64 stays). With p the softmax, W the head and q what is
+wanted, d (sum_k q_k log p_k) / d h = (q - |q| p) W needs no upstream gradient, so the forward computes it and
+the backward only scales it, in place: a frozen head costs two products in all and no recompute, also for
+sequence-level losses; a graph can be gone through once. A head that is trained needs p again, so its backward
+recomputes the logits of each chunk. Sharding over the vocabulary does not live here.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-CHUNK = 1 << 23  # logits at a time (32 MiB in fp32); twice or half as many were 5-15 % slower on 2 cores
+CHUNK = 1 << 23  # logits at a time (32 MiB in fp32); twice or half as many were 5-15 % slower for a head of 49 K rows
+ROWS = 192  # tokens at a time at least: fewer read the head too often (55 of a head of 152 K rows: 1.6 times slower)
 
 
 def logprobs(
@@ -23,29 +25,50 @@ def logprobs(
 
     hidden: (K, D). head: (V, D). targets: int64 (K,).
     """
-    return _LogProbs.apply(hidden, head, targets, temperature, entropy)
+    found, entropies = _LogProbs.apply(hidden, head, targets[:, None], None, temperature, entropy)
+    return found, entropies
+
+
+def soft_logprobs(hidden: Tensor, head: Tensor, ids: Tensor, shares: Tensor, temperature: float = 1.0) -> Tensor:
+    """sum_k shares_k log softmax(hidden @ head.T / temperature)[ids_k] (K,), with gradient.
+
+    ids: int64 (K, k), the same token at most once in a row. shares: (K, k).
+    """
+    return _LogProbs.apply(hidden, head, ids, shares, temperature, False)[0]
 
 
 class _LogProbs(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, hidden: Tensor, head: Tensor, targets: Tensor, temperature: float, entropy: bool
+        ctx: Any,
+        hidden: Tensor,
+        head: Tensor,
+        targets: Tensor,
+        shares: Tensor | None,
+        temperature: float,
+        entropy: bool,
     ) -> tuple[Tensor, Tensor | None]:
-        h, w = _wide(hidden) / temperature, _wide(head)
-        found = h.new_empty(len(h))
-        entropies = h.new_empty(len(h)) if entropy else None
-        slope = torch.empty_like(h) if ctx.needs_input_grad[0] else None  # d log p / d h, (K, D)
-        for at in _chunks(len(h), len(w)):
-            logp = torch.log_softmax(h[at] @ w.T, dim=-1)  # (k, V)
-            found[at] = logp.gather(1, targets[at, None])[:, 0]
+        w = _wide(head)
+        found = w.new_empty(len(hidden))
+        entropies = torch.empty_like(found) if entropy else None
+        slope = w.new_empty(hidden.shape) if ctx.needs_input_grad[0] else None  # d value / d h, (K, D)
+        for at in _chunks(len(hidden), len(w)):
+            q = _shares(shares, targets, at, w)
+            logp = torch.log_softmax(_wide(hidden[at]) / temperature @ w.T, dim=-1)  # (k, V)
+            found[at] = torch.linalg.vecdot(q, logp.gather(1, targets[at]))
             if entropies is None and slope is None:
                 continue
-            p = logp.exp()
-            if entropies is not None:
+            if entropies is None:
+                p = logp.exp_()
+            else:
+                p = logp.exp()
                 entropies[at] = -torch.linalg.vecdot(p, logp)
             if slope is not None:
-                slope[at] = (w[targets[at]] - p @ w) / temperature
-        ctx.save_for_backward(slope, hidden, head, targets)
+                torch.mm(_against(p, q, targets[at]), w, out=slope[at])
+        if slope is not None and temperature != 1:
+            slope /= temperature
+        ctx.slope = slope
+        ctx.save_for_backward(hidden, head, targets, shares)
         ctx.temperature = temperature
         if entropies is not None:
             ctx.mark_non_differentiable(entropies)
@@ -53,25 +76,42 @@ class _LogProbs(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor, _: Tensor | None) -> tuple[Tensor | None, ...]:
-        slope, hidden, head, targets = ctx.saved_tensors
-        g_hidden = (grad[:, None] * slope).to(hidden.dtype) if slope is not None else None
-        g_head = _head_gradient(grad, hidden, head, targets, ctx.temperature) if ctx.needs_input_grad[1] else None
-        return g_hidden, g_head, None, None, None
+        hidden, head, targets, shares = ctx.saved_tensors
+        g_hidden = None
+        if ctx.needs_input_grad[0]:
+            assert ctx.slope is not None, "the backward of log-probs can run only once"
+            g_hidden, ctx.slope = ctx.slope.mul_(grad[:, None]).to(hidden.dtype), None
+        g_head = None
+        if ctx.needs_input_grad[1]:
+            g_head = _head_gradient(grad, hidden, head, targets, shares, ctx.temperature)
+        return g_hidden, g_head, None, None, None, None
 
 
-def _head_gradient(grad: Tensor, hidden: Tensor, head: Tensor, targets: Tensor, temperature: float) -> Tensor:
-    """Sum of grad * (onehot(target) - p) h / temperature over the tokens (V, D)."""
-    h, w = _wide(hidden) / temperature, _wide(head)
+def _head_gradient(
+    grad: Tensor, hidden: Tensor, head: Tensor, targets: Tensor, shares: Tensor | None, temperature: float
+) -> Tensor:
+    """Sum of grad * (q - |q| p) h / temperature over the tokens (V, D)."""
+    w = _wide(head)
     total = torch.zeros_like(w)
-    for at in _chunks(len(h), len(w)):
-        p = torch.softmax(h[at] @ w.T, dim=-1).mul_(-grad[at, None])
-        p.scatter_add_(1, targets[at, None], grad[at, None])
-        total.addmm_(p.T, h[at])
+    for at in _chunks(len(hidden), len(w)):
+        h = _wide(hidden[at]) / temperature
+        p = torch.softmax(h @ w.T, dim=-1)
+        total.addmm_(_against(p, _shares(shares, targets, at, w), targets[at]).T, h * grad[at, None])
     return total.to(head.dtype)
 
 
+def _shares(shares: Tensor | None, targets: Tensor, at: slice, like: Tensor) -> Tensor:
+    """(k, n), 1 where none are given."""
+    return like.new_ones(len(targets[at]), 1) if shares is None else shares[at].to(like.dtype)
+
+
+def _against(p: Tensor, q: Tensor, targets: Tensor) -> Tensor:
+    """q - |q| p (k, V), in place of p."""
+    return p.mul_(-q.sum(1, keepdim=True)).scatter_add_(1, targets, q)
+
+
 def _chunks(count: int, vocabulary: int) -> list[slice]:
-    parts = max(1, -(-count * vocabulary // CHUNK))
+    parts = max(1, -(-count // max(ROWS, CHUNK // vocabulary)))
     size = max(1, -(-count // parts))
     return [slice(start, min(start + size, count)) for start in range(0, count, size)]
 

@@ -1,4 +1,5 @@
-"""The optimiser: AdamW, clipping by global norm, warm-up and schedule. A step that is not finite is skipped and said.
+"""The optimiser: AdamW, clipping by global norm, warm-up and schedule. A step that is not finite, or a
+spike, is skipped and said.
 
 Moments are plain tensors by parameter name, so that a checkpoint holds no pickle. Sharding does not live here.
 """
@@ -6,6 +7,7 @@ Moments are plain tensors by parameter name, so that a checkpoint holds no pickl
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Mapping
 from typing import Literal
 
@@ -16,11 +18,14 @@ from torch.nn import Parameter
 
 from temper.core.errors import CorruptError
 
+RECENT = 16  # norms that a spike is measured by, from half as many on
+
 
 class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """`steps` is the length of the linear and cosine schedules; `clip` the largest global gradient norm.
 
-    Weight decay acts on matrices only.
+    Weight decay acts on matrices only. `spike`: a gradient norm above so many times the median of the last ones is
+    refused; 0 refuses none.
     """
 
     lr: float = 1e-4
@@ -31,6 +36,7 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     warmup: int = 0
     schedule: Literal["constant", "linear", "cosine"] = "constant"
     steps: int = 0
+    spike: float = 0.0
 
     def __post_init__(self) -> None:
         if self.schedule != "constant" and self.steps <= self.warmup:
@@ -59,6 +65,7 @@ class Optimizer:
         self.config = config
         self.steps = 0  # calls, for the schedule
         self.updates = 0  # applied ones, for the bias correction
+        self.norms: list[float] = []  # of the last applied ones, for spikes
         # moments are fp32 at least, whatever the weights are
         wide = {k: torch.promote_types(p.dtype, torch.float32) for k, p in self.parameters.items()}
         self.first = {k: torch.zeros_like(p, dtype=wide[k]) for k, p in self.parameters.items()}
@@ -66,16 +73,22 @@ class Optimizer:
 
     @torch.no_grad()
     def step(self) -> dict[str, float]:
-        """Update from the gradients. Gives `grad_norm` (before clipping), `lr`, `skipped` (1: it was not finite)."""
+        """Update from the gradients. Gives `grad_norm` (before clipping), `lr`, `skipped` (1: refused)."""
         grads = {k: p.grad for k, p in self.parameters.items() if p.grad is not None}
         norm = float(torch.nn.utils.get_total_norm(grads.values())) if grads else 0.0
         lr = learning_rate(self.config, self.steps)
         self.steps += 1
-        if math.isfinite(norm) and grads:
+        refused = not math.isfinite(norm) or self._spikes(norm)
+        if grads and not refused:
+            self.norms = [*self.norms, norm][-RECENT:]
             self._update(grads, lr, min(1.0, self.config.clip / (norm + 1e-12)))
         for p in self.parameters.values():
             p.grad = None
-        return {"grad_norm": norm, "lr": lr, "skipped": float(not math.isfinite(norm))}
+        return {"grad_norm": norm, "lr": lr, "skipped": float(refused)}
+
+    def _spikes(self, norm: float) -> bool:
+        known = len(self.norms) >= RECENT // 2
+        return bool(self.config.spike) and known and norm > self.config.spike * statistics.median(self.norms)
 
     def state(self) -> dict[str, Tensor]:
         moments = (("first", self.first), ("second", self.second))

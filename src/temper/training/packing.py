@@ -14,6 +14,10 @@ Streams, float32, each entry for the *prediction of* its token:
     advantage               of the sample, at its trained tokens
     behaviour, version      log-prob at sampling and the policy version that sampled; version -1: not sampled
     proximal, reference     log-probs under these policies, where a stage gives them
+    nearness                how far the proximal policy is on the way to the current one (`losses`)
+    pair, chosen            index of the pair, +1 or -1 (`losses.sequences`)
+    returns, old_value      for the component `value`
+    teacher_ids, teacher_q  (n, k): the teacher's likeliest tokens and their probabilities (`losses.distill`)
     sequence                index of the row in its micro-batch (written here)
 
 A micro-batch holds the streams of its predictions, which are those with a weight. What a component weighs, and how
@@ -67,12 +71,18 @@ class Node(Struct, frozen=True, eq=False):
 
 
 def pack(
-    rows: Sequence[Row], cap: int, linear: float = 1.0, quadratic: float = 1.5e-4, share: bool = True
+    rows: Sequence[Row],
+    cap: int,
+    linear: float = 1.0,
+    quadratic: float = 1.5e-4,
+    share: bool = True,
+    together: bool = False,
 ) -> list[MicroBatch]:
     """Micro-batches of at most `cap` tokens, as few as first fit finds, balanced by linear * n + quadratic * n^2.
 
     A decoder of width d spends about 1 / (12 d) as much on a pair of tokens as on a token; the default is d = 576's.
-    Rows that train nothing have no place here. Raises ConfigError for a row above the cap.
+    Rows that train nothing have no place here. `together`: a family is in one micro-batch, whole, as losses over pairs
+    need it. Raises ConfigError for a row (or such a family) above the cap.
     """
     families: dict[str, list[Row]] = {}
     for i, row in enumerate(rows):
@@ -83,8 +93,17 @@ def pack(
                 "raise the trainer's micro_tokens, or lower the limits of its tasks"
             )
         families.setdefault(row.family if share and row.family else f"\0{i}", []).append(row)
-    trees = [tree for family in families.values() for tree in _forest(family, 0)]
-    return _batches(trees, cap, linear, quadratic)
+    forests = [_forest(family, 0) for family in families.values()]
+    if not together:
+        return _batches([[tree] for forest in forests for tree in forest], cap, linear, quadratic)
+    for forest in forests:
+        if (tokens := sum(tree.tokens for tree in forest)) > cap:
+            names = ", ".join(row.name for tree in forest for row in tree.rows)
+            raise ConfigError(
+                f"{names} belong together and have {tokens} tokens, above the cap of {cap} tokens a micro-batch: raise "
+                "the trainer's micro_tokens, or lower the limits of their tasks"
+            )
+    return _batches(forests, cap, linear, quadratic)
 
 
 def spread(costs: Sequence[float], sizes: Sequence[int], cap: int) -> list[list[int]]:
@@ -132,15 +151,18 @@ def _common(rows: Sequence[Row]) -> int:
     return limit if same.all() else int(same.argmin())
 
 
-def _batches(trees: Sequence[Node], cap: int, linear: float, quadratic: float) -> list[MicroBatch]:
-    """Trees that fit, spread; each other one on its own, with batches below it."""
-    fitting = [tree for tree in trees if tree.tokens <= cap]
-    costs = [linear * tree.tokens + quadratic * tree.pairs for tree in fitting]
-    bins = spread(costs, [tree.tokens for tree in fitting], cap) if fitting else []
-    batches = [_flatten([fitting[i] for i in part]) for part in bins]
-    for tree in trees:
-        if tree.tokens > cap:
-            below = _batches(tree.children, cap - (tree.end - tree.start), linear, quadratic)
+def _batches(forests: Sequence[Sequence[Node]], cap: int, linear: float, quadratic: float) -> list[MicroBatch]:
+    """Forests that fit, spread; each tree that does not, on its own, with batches below it."""
+    sizes = [sum(tree.tokens for tree in forest) for forest in forests]
+    fitting = [i for i, size in enumerate(sizes) if size <= cap]
+    costs = [linear * sizes[i] + quadratic * sum(tree.pairs for tree in forests[i]) for i in fitting]
+    bins = spread(costs, [sizes[i] for i in fitting], cap) if fitting else []
+    batches = [_flatten([tree for i in part for tree in forests[fitting[i]]]) for part in bins]
+    for size, forest in zip(sizes, forests, strict=True):
+        if size > cap:
+            (tree,) = forest
+            children = [[child] for child in tree.children]
+            below = _batches(children, cap - (tree.end - tree.start), linear, quadratic)
             batches.append(_flatten([Node(tree.start, tree.end, tree.rows)], tuple(below)))
     return batches
 

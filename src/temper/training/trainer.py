@@ -28,15 +28,21 @@ from temper.core.trace import MicroBatch
 from temper.models import lora
 from temper.models.attention import Packed
 from temper.models.policy import Policy
+from temper.models.scalar import HEAD, ScalarHead
 from temper.training import optim
-from temper.training.logprobs import logprobs
-from temper.training.losses import LARGEST
+from temper.training.logprobs import logprobs, soft_logprobs
+from temper.training.losses import LARGEST, whole
 from temper.training.optim import Optimizer
+from temper.training.scoring import predicted
 
 LOSSES: dict[str, dict[str, Any]] = {
     "pg": {"kind": "ppo_clip"},
     "ce": {"kind": "cross_entropy"},
     "kl": {"kind": "kl"},
+    "value": {"kind": "value"},
+    "reward": {"kind": "bradley_terry"},
+    "preference": {"kind": "dpo"},
+    "distill": {"kind": "distill"},
 }
 
 
@@ -46,19 +52,25 @@ class Config(optim.Config, frozen=True, kw_only=True, forbid_unknown_fields=True
     A token of a 135 M model in fp32 holds about 1.8 MB until its backward, and larger micro-batches are not faster.
 
     `losses` adds to or replaces entries of `LOSSES`, e.g. `losses.pg = {kind = "cispo", high = 0.3}`.
+    `scalar`: train a scalar head beside the policy, which losses see as the stream `scalar`.
     """
 
     micro_tokens: int = 2048
     temperature: float = 1.0
+    scalar: bool = False
     losses: dict[str, dict[str, Any]] = msgspec.field(default_factory=dict)
 
 
 class Counters(Struct, frozen=True, kw_only=True):
-    """`steps` drives the schedule; `updates` are those that were not skipped, for the moments' bias correction."""
+    """`steps` drives the schedule; `updates` are those that were not skipped, for the moments' bias correction.
+
+    `norms`: the last gradient norms, by which a spike is told.
+    """
 
     version: int
     steps: int
     updates: int
+    norms: list[float] = []
 
 
 class Trainer:
@@ -68,7 +80,9 @@ class Trainer:
         self.policy = policy
         self.config = config
         self.version = 0
-        self.optimizer = Optimizer(policy.trainable(), config)
+        self.scalar = ScalarHead(policy) if config.scalar else None
+        more = self.scalar.parameters if self.scalar else {}
+        self.optimizer = Optimizer(policy.trainable() | more, config)
         self.losses = {
             name: registry.configure("training.losses", table) for name, table in (LOSSES | config.losses).items()
         }
@@ -76,30 +90,53 @@ class Trainer:
     def step(self, batches: Sequence[MicroBatch]) -> dict[str, float]:
         """Gradient over all `batches`, one update, version + 1. A gradient that is not finite changes nothing."""
         start = time.perf_counter()
+        metrics = self.accumulate(batches) | self.optimizer.step()
+        self.version += 1
+        sizes = [len(batch.ids) for batch in _every(batches)]
+        seconds = time.perf_counter() - start
+        return metrics | {"tokens": float(sum(sizes)), "micro_batches": float(len(sizes)), "seconds": seconds}
+
+    def accumulate(self, batches: Sequence[MicroBatch]) -> dict[str, float]:
+        """Gradients over all `batches` into the parameters' `.grad`, and the metrics; no update."""
         meter = _Meter()
         for parameter in self.optimizer.parameters.values():
             parameter.grad = None  # of a step that was interrupted
         for batch in batches:
             self._backward(batch, (), meter)
-        metrics = meter.metrics() | self.optimizer.step()
-        self.version += 1
-        sizes = [len(batch.ids) for batch in _every(batches)]
-        seconds = time.perf_counter() - start
-        return metrics | {"tokens": float(sum(sizes)), "micro_batches": float(len(sizes)), "seconds": seconds}
+        return meter.metrics()
+
+    @torch.no_grad()
+    def evaluate(self, batches: Sequence[MicroBatch]) -> dict[str, float]:
+        """Losses and diagnostics as of a step, and nothing changes."""
+        meter = _Meter()
+        for batch, wanted in predicted(self.policy, batches):
+            self._loss(batch, wanted, meter)
+        return meter.metrics()
 
     def state(self) -> dict[str, Any]:
         """Everything that a step depends on. Tensors are live, not copies."""
         return {
             "weights": {k: p.detach() for k, p in self.optimizer.parameters.items()},
             "optimizer": self.optimizer.state(),
-            "counters": Counters(version=self.version, steps=self.optimizer.steps, updates=self.optimizer.updates),
+            "counters": Counters(
+                version=self.version,
+                steps=self.optimizer.steps,
+                updates=self.optimizer.updates,
+                norms=self.optimizer.norms,
+            ),
         }
 
     def load_state(self, state: Mapping[str, Any]) -> None:
         """Take over a `state()`. Raises CorruptError or ConfigError when it is another policy's."""
         counters = state["counters"]
         self.optimizer.load_state(state["optimizer"], counters.steps, counters.updates)
-        self.policy.load_trainable(state["weights"])
+        self.optimizer.norms = list(counters.norms)
+        weights = dict(state["weights"])
+        if self.scalar is not None:
+            with torch.no_grad():
+                for name, parameter in self.scalar.parameters.items():
+                    parameter.copy_(weights.pop(name))
+        self.policy.load_trainable(weights)
         self.version = counters.version
 
     def save(self, folder: str | Path) -> None:
@@ -107,7 +144,9 @@ class Trainer:
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
         state = self.state()
-        self._save_weights(state["weights"], folder)
+        self._save_weights({k: state["weights"][k] for k in self.policy.trainable()}, folder)
+        if self.scalar is not None:
+            self.scalar.save(folder)
         save_file({k: t.cpu() for k, t in state["optimizer"].items()}, folder / "optimizer.safetensors")
         (folder / "trainer.json").write_bytes(msgspec.json.encode(state["counters"]))
 
@@ -118,6 +157,8 @@ class Trainer:
             counters = msgspec.json.decode((folder / "trainer.json").read_bytes(), type=Counters)
             optimizer = load_file(folder / "optimizer.safetensors")
             weights = lora.load(folder)[1] if self.policy.adapter else load_file(folder / "model.safetensors")
+            if self.scalar is not None:
+                weights |= load_file(folder / HEAD)
         except FileNotFoundError as error:
             raise MissingError(f"no whole trainer checkpoint at {folder}: {error}") from None
         except (msgspec.MsgspecError, SafetensorError, UnicodeDecodeError) as error:
@@ -138,7 +179,12 @@ class Trainer:
         put = self._put
         layout = Packed(batch.lengths, batch.parents, [a.kept for a in above], keep=bool(batch.below))
         hidden = self.policy.hidden(put(batch.ids), put(batch.positions), layout)
-        ends = [self._loss(batch, hidden, above, meter)] if len(batch.at) else []
+        ends: list[Tensor] = []
+        if len(batch.at):
+            before = [above[-1].last] if above else []  # its index is -1 + 1
+            at = self._put(batch.at + len(before))
+            # index_select's backward is deterministic, that of hidden[...] is not
+            ends = [self._loss(batch, torch.cat([*before, hidden]).index_select(0, at), meter)]
         if not batch.below:
             torch.autograd.backward(ends)
             return
@@ -147,21 +193,21 @@ class Trainer:
             self._backward(under, (*above, me), meter)
         me.backward(ends)
 
-    def _loss(self, batch: MicroBatch, hidden: Tensor, above: tuple[_Above, ...], meter: _Meter) -> Tensor:
-        """This micro-batch's part of the step's loss, from its hidden states (T, D)."""
+    def _loss(self, batch: MicroBatch, wanted: Tensor, meter: _Meter) -> Tensor:
+        """This micro-batch's part of the step's loss, from the states that its predictions are made from (K, D)."""
         put = self._put
-        if above:  # its index is -1 + 1
-            hidden, at = torch.cat([above[-1].last, hidden]), batch.at + 1
-        else:
-            at = batch.at
-        wanted = hidden.index_select(0, put(at))  # its backward is deterministic, that of hidden[...] is not
         found, entropy = logprobs(wanted, self.policy.head, put(batch.targets), self.config.temperature, entropy=True)
         streams = {k: put(v).to(found.dtype) for k, v in batch.streams.items()}
+        if self.scalar is not None:
+            streams["scalar"] = self.scalar(wanted)
+        if "teacher_ids" in streams:
+            ids, q = streams["teacher_ids"].long(), streams["teacher_q"]
+            streams["soft"] = soft_logprobs(wanted, self.policy.head, ids, q, self.config.temperature)
         meter.observe(found.detach(), entropy, streams, self.version)
         total = found.new_zeros(())
         for name in (k.removeprefix("w_") for k in streams if k.startswith("w_")):
             module, config = self._component(name, streams)
-            if "sequence" in module.streams and batch.below:
+            if batch.below and whole(module, config):
                 raise ConfigError(
                     f"loss {module.__name__} needs whole sequences, and a tree of {len(batch.ids)} shared tokens with "
                     "trained ones among them is too large for one micro-batch: raise the trainer's micro_tokens"

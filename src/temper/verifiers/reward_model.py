@@ -1,4 +1,4 @@
-"""A trained scorer as a verifier: any function from a conversation to a number, or a sequence classifier in a folder.
+"""A trained scorer as a verifier: a function from a conversation to a number, or a reward model in a folder.
 
 Reference: {"answer": a good answer, "floor": a worthless one ("" by default)}. A scorer's own scale means nothing, so
 the score is where the answer stands between these two, within [0, 1]: the good answer's score is 1, and whatever is no
@@ -14,6 +14,7 @@ import math
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from msgspec import Struct
@@ -31,7 +32,9 @@ _LONGEST = 32 << 10  # characters of an answer that are scored
 
 
 class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One of `function` ("package.module:function") and `folder` (transformers, one label)."""
+    """One of `function` ("package.module:function") and `folder`: what the stage `reward` saved (`models.scalar`), or
+
+    transformers' sequence classifier with one label."""
 
     function: str = ""
     folder: str = ""
@@ -69,6 +72,10 @@ def _scorer(config: Config) -> Scorer:
     if config.function:
         module, _, name = config.function.partition(":")
         return getattr(importlib.import_module(module), name)
+    if (Path(config.folder) / "reward_model.json").exists():
+        from temper.models.scalar import Scorer
+
+        return Scorer(config.folder)
     return _classifier(config.folder)
 
 

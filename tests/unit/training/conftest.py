@@ -7,12 +7,16 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import torch
+from hypothesis import settings
 
 from temper.core.trace import Group, Sample, Segment, Trace, Verdict
 from temper.models.load import Base, load
 from temper.models.lora import LoraConfig
 from temper.models.policy import Policy
 from temper.training.trainer import Config, Trainer
+
+settings.register_profile("training", deadline=None)  # a busy machine is no defect
+settings.load_profile("training")
 
 
 @pytest.fixture(scope="session", autouse=True)

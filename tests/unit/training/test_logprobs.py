@@ -16,6 +16,7 @@ def dense(hidden, head, targets, temperature):
 @pytest.fixture
 def inputs(monkeypatch):
     monkeypatch.setattr(module, "CHUNK", 3 * 50)  # three tokens at a time
+    monkeypatch.setattr(module, "ROWS", 1)
     torch.manual_seed(0)
     hidden = torch.randn(10, 8, dtype=torch.float64, requires_grad=True)
     head = torch.randn(50, 8, dtype=torch.float64, requires_grad=True)

@@ -62,3 +62,19 @@ def test_state_of_other_parameters_is_refused():
     optimizer = Optimizer(parameters(), Config())
     with pytest.raises(CorruptError, match=r"first\.vector"):
         optimizer.load_state({**optimizer.state(), "first.vector": torch.zeros(6)}, 1, 1)
+
+
+def test_a_spike_is_refused_and_the_next_step_is_not():
+    mine = parameters()
+    optimizer = Optimizer(mine, Config(spike=5.0))
+
+    def step(size: float) -> float:
+        mine["vector"].grad = torch.full((5,), size)
+        return optimizer.step()["skipped"]
+
+    assert [step(size) for size in (9.0, *[1.0] * 7)] == [0] * 8, "nothing is a spike before the norms are known"
+    before = mine["vector"].clone()
+    assert step(5.5) == 1
+    assert torch.equal(before, mine["vector"])
+    assert step(4.5) == 0
+    assert optimizer.updates == 9

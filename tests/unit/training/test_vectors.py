@@ -1,7 +1,6 @@
 """Losses and advantages against numbers that other projects publish in their own tests, each named.
 
-Not here, because the code they check does not exist yet: GAE and turn-level GAE, REINFORCE++ returns, DPPO,
-interpolated proximal log-probs. The pacing gate's vectors are with `scheduling`.
+The pacing gate's vectors are with `scheduling`.
 """
 
 from __future__ import annotations
@@ -14,12 +13,16 @@ import torch
 
 from temper.core.trace import Group, Sample, Trace, Verdict
 from temper.training.algorithms import dr_grpo, maxrl, rloo
-from temper.training.losses import cispo, gspo, importance, kl, ppo_clip
+from temper.training.algorithms.estimators import discounted, gae
+from temper.training.losses import cispo, dppo, gspo, importance, kl, ppo_clip
 from temper.training.packing import spread
+from temper.training.stages.rl import nearness
 
 NEMO = "NeMo-RL tests/unit/algorithms/test_loss_functions.py"
 SKYRL = "SkyRL tests/train/algorithms/test_losses.py"
 AREAL = "AReaL tests/test_cispo_loss.py"
+SKYRL_RETURNS = "SkyRL tests/backends/skyrl_train/utils/test_ppo_utils.py"
+AREAL_GAE = "AReaL tests/test_ppo_gae.py"
 VERL = "verl tests/trainer/ppo/test_rollout_corr.py"
 
 A = [1.0, -1.0, 2.0]
@@ -150,3 +153,34 @@ def test_token_sum_is_independent_of_ranks():
         (loss[r] * weight[r]).sum() for r in range(2)
     ]  # summed over ranks; verl multiplies by dp = 4, not averages
     assert 4 * mask.sum() * sum(per_rank) == pytest.approx(52), "verl test_loss_aggregation_on_cpu.py"
+
+
+def test_returns_and_generalised_advantages():
+    r = np.array([1.0, 2.0, 3.0])
+    assert discounted(r, 0.5).tolist() == [2.75, 3.5, 3], SKYRL_RETURNS
+    values = np.array([0.5, 1.0, 1.5])
+    assert (gae(r, values, 1.0, 0.5) + values).tolist() == [3.625, 4.25, 3], SKYRL_RETURNS
+
+
+@pytest.mark.parametrize(
+    ("rewards", "gamma", "lam", "expected"),
+    [([1, 2], 1.0, 0.5, [2, 2]), ([1, 2], 1.0, 0.0, [1, 2]), ([3, 6], 0.5, 0.25, [3.75, 6])],
+)
+def test_generalised_advantages_by_turn(rewards, gamma, lam, expected):
+    assert gae(np.array(rewards, float), np.zeros(2), gamma, lam).tolist() == expected, AREAL_GAE
+
+
+def test_interpolated_proximal_policy():
+    # v 0 sampled, 2 is trained, 1 is proximal; the clip's anchor is the current log-prob minus the log-ratio
+    now = torch.tensor([-1.5, -2.5, -3.5], dtype=torch.float64)
+    behaviour = torch.tensor([-1.0, -2.0, -3.0], dtype=torch.float64)
+    near = torch.from_numpy(nearness(np.zeros(3), 2))
+    log_ratio, weight = importance(now, {"behaviour": behaviour, "nearness": near}, math.inf, None)
+    assert (now - log_ratio).tolist() == [-1.25, -2.25, -3.25], "AReaL tests/test_prox_approx.py"
+    assert weight.tolist() == pytest.approx([math.exp(-0.25)] * 3)
+
+
+def test_dppo_masks_by_total_variation():
+    new, old, a = [-0.1, -2, -0.7, -1.2], [-0.5, -1.6, -0.7, -0.6], [1.0, 1.0, -1.0, -1.0]
+    found = values(dppo, dppo.Config(), new, advantage=a, behaviour=old)
+    assert found == pytest.approx([0.00016, -0.67016, 1, 0.00036], abs=1e-5), "formula of prime-rl trainer/rl/loss.py"

@@ -50,3 +50,30 @@ def test_a_classifier_from_a_folder(judged, tmp_path):
     second = judged(verifier, {"answer": "no", "floor": "yes"}, "no")
     assert {first.why, second.why} == {"graded", "gold-fails"}
     assert 1.0 in (first.score, second.score)
+
+
+@pytest.mark.slow
+def test_a_folder_of_the_reward_stage(judged, tmp_path):
+    """The same with a head over an adapter, as the stage `reward` stores it."""
+    import msgspec
+    import torch
+
+    from temper.models import lora
+    from temper.models.load import load
+    from temper.models.policy import Policy
+    from temper.models.scalar import MODEL, Description, ScalarHead
+
+    config = lora.LoraConfig(rank=2)
+    policy = Policy(load("tiny:"), config, trainable=True)
+    head = ScalarHead(policy)
+    with torch.no_grad():
+        head.parameters["scalar_head.weight"].normal_(generator=torch.Generator().manual_seed(0))
+    lora.save(policy.trainable(), config, tmp_path, "tiny:")
+    head.save(tmp_path)
+    described = Description(base="tiny:", dtype="float32", chat={"kind": "chatml"})
+    (tmp_path / MODEL).write_bytes(msgspec.json.encode(described))
+    verifier = reward_model.create(reward_model.Config(folder=str(tmp_path)))
+    first = judged(verifier, {"answer": "yes", "floor": "no"}, "yes")
+    second = judged(verifier, {"answer": "no", "floor": "yes"}, "no")
+    assert {first.why, second.why} == {"graded", "gold-fails"}
+    assert 1.0 in (first.score, second.score)

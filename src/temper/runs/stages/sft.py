@@ -1,19 +1,31 @@
-"""Supervised fine-tuning on gold demonstrations, played through the real environments and packed without padding."""
+"""Supervised fine-tuning on gold demonstrations, played through the real environments and packed without padding.
+
+The held-out measure is the loss on gold answers to held-out tasks.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import partial
+
 from msgspec import Struct
 
+from temper.core.protocols import SamplingParams
+from temper.core.trace import Trace
+from temper.runs.answers import answered, held
 from temper.runs.demonstrations import Shown, by_share, played
+from temper.runs.fitting import fit
 from temper.runs.workshop import Workshop
 from temper.training import trainer
+from temper.training.packing import pack
 from temper.training.stages import sft
 
 
 class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """demonstrations: over all domains, by their shares."""
+    """demonstrations: over all domains, by their shares. held: held-out tasks for the loss."""
 
     demonstrations: int = 400
+    held: int = 32
     data: sft.Config = sft.Config()
     trainer: trainer.Config = trainer.Config()
     checkpoint_every: int = 20
@@ -21,21 +33,26 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 async def run(shop: Workshop, config: Config) -> None:
     learner = trainer.Trainer(shop.policy, config.trainer)
-    saved = shop.latest("sft")
-    if saved:
-        await shop.computed(learner.load, saved / "trainer")
-        shop.event("resumed", "sft", f"at step {learner.version}")
+    learner.version = shop.version
     counts = by_share(shop, config.demonstrations)
     demonstrations = await played(shop, counts)
     for domain, count in counts.items():
         shop.run.log("shown", Shown).append(Shown(domain, count))
+    apart = await unseen(shop, "sft", config.held)
+    update = partial(sft.step, learner, config=config.data)
     steps = sft.plan(demonstrations, config.data, shop.recipe.seed)
-    for traces in steps[learner.version :]:
-        values = await shop.computed(sft.step, learner, traces, config.data)
-        values["tokens_per_second"] = values["tokens"] / values["seconds"]
-        shop.metrics("sft", learner.version, values)
-        shop.progress(learner.version, len(steps))
-        if learner.version % config.checkpoint_every == 0 or learner.version == len(steps):
-            with shop.run.checkpoint(f"sft-{learner.version:06d}") as folder:
-                await shop.computed(learner.save, folder / "trainer")
+    measure = ("loss", "lower", partial(losses, learner, apart))
+    await fit(shop, "sft", learner, steps, update, config.checkpoint_every, measure)
     await shop.publish(learner.version)
+
+
+async def unseen(shop: Workshop, stage: str, count: int) -> list[Trace]:
+    """The domains' own answers to held-out tasks."""
+    groups = await answered(shop, f"{stage}-held", held(shop, count), 0, SamplingParams(), gold=True)
+    return [s.trace for g in groups for s in g.samples if not s.verdict.masked]
+
+
+def losses(learner: trainer.Trainer, traces: Sequence[Trace]) -> list[float]:
+    """Mean cross-entropy of each trace's trained tokens."""
+    batches = [pack(sft.rows([trace]), learner.config.micro_tokens) for trace in traces]
+    return [learner.evaluate(batch)["loss_ce"] for batch in batches if batch]

@@ -11,8 +11,11 @@ sampling, possibly several versions old), the *current* one, and, only where a s
   engine's numerics, and the clip bounds the distance from what sampled (the setting of one gradient a batch).
 - With `proximal` (decoupled PPO, arXiv 2505.24298) the clip is around the proximal policy, and the rest of the way
   to the behaviour policy is a weight without gradient.
+- With `nearness` in [0, 1] the proximal policy is not measured but lies that far on the way, in log-probs, from the
+  behaviour policy to the current one (AReaL's approximation); 1 is the current policy itself.
 
-Either is truncated at `cap` (TIS); `keep` = (low, high) masks tokens whose importance weight lies outside (IcePop).
+Either is truncated at `cap` (TIS); `keep` = (low, high) masks tokens whose importance weight lies outside (IcePop), and
+`reject` = (low, high) whole sequences whose geometric mean of these weights does (verl's "geometric" rejection).
 Masked tokens stay in the normaliser.
 """
 
@@ -20,23 +23,35 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from typing import Any
 
 from torch import Tensor, ones_like
+
+from temper.training.losses.sequences import mean
 
 LARGEST = 20.0  # log-ratios are cut here, as in verl: exp stays finite and 0 * inf cannot arise
 
 
 def importance(
-    logprobs: Tensor, streams: Mapping[str, Tensor], cap: float, keep: tuple[float, float] | None
+    logprobs: Tensor,
+    streams: Mapping[str, Tensor],
+    cap: float,
+    keep: tuple[float, float] | None,
+    reject: tuple[float, float] | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Log-ratio of the current policy to the clip's anchor (with gradient), and the weight that multiplies it (K,)."""
     behaviour = streams["behaviour"]
     anchor = streams.get("proximal", behaviour)
+    if "nearness" in streams:
+        anchor = behaviour + streams["nearness"] * (logprobs.detach() - behaviour)
     current = logprobs.detach() if anchor is behaviour else anchor
     from_behaviour = (current - behaviour).clamp(-LARGEST, LARGEST).exp()
     weight = ones_like(behaviour) if anchor is behaviour else from_behaviour.clamp(max=cap)
     if keep is not None:
         weight = weight * ((from_behaviour >= keep[0]) & (from_behaviour <= keep[1]))
+    if reject is not None:
+        whole_ratio = mean(from_behaviour.log(), streams).exp()
+        weight = weight * ((whole_ratio >= reject[0]) & (whole_ratio <= reject[1]))
     return logprobs - anchor, weight
 
 
@@ -44,3 +59,8 @@ def truncated(log_ratio: Tensor, cap: float = math.inf) -> Tensor:
     """exp(log_ratio), cut at `cap`: its value is min(r, cap), its gradient min(r, cap) times that of log_ratio."""
     held = log_ratio.detach()
     return held.clamp(-LARGEST, min(math.log(cap), LARGEST)).exp() * (1 + (log_ratio - held))
+
+
+def whole(module: Any, config: Any) -> bool:
+    """Whether this loss, so configured, needs all tokens of a sequence (or a pair) in one micro-batch."""
+    return bool({"sequence", "pair"} & module.streams) or getattr(config, "reject", None) is not None

@@ -13,6 +13,7 @@ from msgspec import Struct
 from torch import Tensor
 
 from temper.training.losses import importance, truncated
+from temper.training.losses.sequences import mean
 
 streams: frozenset[str] = frozenset({"advantage", "behaviour", "sequence"})
 
@@ -24,22 +25,14 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     high: float = 4e-4
     cap: float = 2.0
     keep: tuple[float, float] | None = None
+    reject: tuple[float, float] | None = None
 
 
 def loss(logprobs: Tensor, streams: Mapping[str, Tensor], config: Config) -> tuple[Tensor, dict[str, Tensor]]:
     a = streams["advantage"]
-    log_ratio, weight = importance(logprobs, streams, config.cap, config.keep)
-    ratio = truncated(_sequence_mean(log_ratio, streams["sequence"], streams["weight"] != 0), config.cap)
+    log_ratio, weight = importance(logprobs, streams, config.cap, config.keep, config.reject)
+    ratio = truncated(mean(log_ratio, streams), config.cap)
     bounded = ratio.clamp(1 - config.low, 1 + config.high)
     clipped = torch.where(a > 0, ratio > 1 + config.high, ratio < 1 - config.low)
     value = -torch.minimum(ratio * a, bounded * a) * weight
     return value, {"clip_fraction": clipped.detach(), "masked_fraction": weight == 0}
-
-
-def _sequence_mean(values: Tensor, sequence: Tensor, trained: Tensor) -> Tensor:
-    """Mean of `values` (K,) over the trained tokens of each sequence, given back at each of its tokens (K,)."""
-    index = sequence.long()
-    size = int(index.max()) + 1 if len(index) else 0
-    total = values.new_zeros(size).index_add(0, index, values * trained)
-    count = values.new_zeros(size).index_add(0, index, trained.to(values.dtype))
-    return (total / count.clamp(min=1))[index]

@@ -18,18 +18,21 @@ streams: frozenset[str] = frozenset({"advantage", "behaviour"})
 
 
 class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`low`, `high`: clip bounds. `cap`: truncation. `keep` (IcePop's interval) and `dual` are off when None."""
+    """`low`, `high`: clip bounds. `cap`: truncation. `keep` (IcePop's interval), `reject`
+
+    (the same for sequences) and `dual` are off when None."""
 
     low: float = 0.2
     high: float = 0.28
     cap: float = 2.0
     keep: tuple[float, float] | None = None
+    reject: tuple[float, float] | None = None
     dual: float | None = None
 
 
 def loss(logprobs: Tensor, streams: Mapping[str, Tensor], config: Config) -> tuple[Tensor, dict[str, Tensor]]:
     a = streams["advantage"]
-    log_ratio, weight = importance(logprobs, streams, config.cap, config.keep)
+    log_ratio, weight = importance(logprobs, streams, config.cap, config.keep, config.reject)
     ratio = truncated(log_ratio, config.cap)
     bounded = ratio.clamp(1 - config.low, 1 + config.high)
     value = -torch.minimum(ratio * a, bounded * a)

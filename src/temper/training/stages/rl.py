@@ -1,81 +1,173 @@
 """Reinforcement learning, the pure part: groups of graded samples to micro-batches, and one update on them.
 
 The global count of `pg` is over all graded samples, those of groups that teach nothing included; samples whose
-advantage is 0 have no gradient and are therefore not computed, but counted in the metrics. Masked samples are in no
-mean. Sampling, pacing and publishing belong to `scheduling` and `runs`.
+advantage is 0 have no gradient and are therefore not computed (unless a KL term or a value is to be learnt from them),
+but counted in the metrics. Masked samples are in no mean. Sampling, pacing and publishing belong to `scheduling` and
+`runs`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
+from types import ModuleType
+from typing import Any, Literal
 
 import numpy as np
 from msgspec import Struct
 
 from temper.core import registry
+from temper.core.errors import ConfigError
 from temper.core.trace import Group, MicroBatch, Sample
 from temper.training.packing import Row, pack
+from temper.training.scoring import Scored, Weights, lent, score
 from temper.training.stages import Path, path
 from temper.training.trainer import Trainer
 
 
 class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`aggregate`: the loss is a mean over tokens (DAPO), or over sequences of their means (GRPO, GSPO).
+    """`algorithm`: its name, or a table with `kind` and its settings. `aggregate`: the loss is a mean over tokens
+    (DAPO), or over sequences of their means (GRPO, GSPO). `share`: compute a group's prompt once a micro-batch.
 
-    `share`: compute a group's prompt once a micro-batch.
+    `kl`: weight of the KL to the policy that the stage began with (component `kl`). `value`: weight of the component
+    `value`, for algorithms that need values. `proximal`: what the clip is around (`losses`): the policy that sampled,
+    the current one, or one on the way, one version old.
     """
 
-    algorithm: str = "grpo"
+    algorithm: str | dict[str, Any] = "grpo"
     aggregate: Literal["token", "sequence"] = "token"
     share: bool = True
+    kl: float = 0.0
+    value: float = 0.5
+    proximal: Literal["behaviour", "current", "interpolated"] = "behaviour"
 
 
-def step(trainer: Trainer, items: Sequence[Group], config: Config) -> dict[str, float]:
-    """One update on these groups. The version rises also when they teach nothing."""
-    batches, metrics = micro_batches(items, config, trainer.config.micro_tokens)
+def step(
+    trainer: Trainer, items: Sequence[Group], config: Config, reference: Weights | None = None
+) -> dict[str, float]:
+    """One update on these groups. The version rises also when they teach nothing.
+
+    `reference`: weights of the policy that `kl` pulls to. Raises ConfigError where the algorithm needs values and the
+    trainer has no scalar head.
+    """
+    module, _ = registry.configure("training.algorithms", config.algorithm)
+    groups = [[_Asked(g, n, s) for s in g.samples] for n, g in enumerate(items)]
+    every = [asked for group in groups for asked in group if not asked.sample.verdict.masked]
+    cap, heat = trainer.config.micro_tokens, trainer.config.temperature
+    if "values" in module.needs:
+        if trainer.scalar is None:
+            raise ConfigError(f"{module.__name__} needs values: set the trainer's scalar = true")
+        found = score(trainer.policy, [a.row({}) for a in every], cap, temperature=heat, scalar=trainer.scalar)
+        for asked, scored in zip(every, found, strict=True):
+            asked.scored = scored
+    if config.kl:
+        if reference is None:
+            raise ConfigError("kl needs the weights of a reference policy, and this stage was given none")
+        with lent(trainer.policy, reference):
+            found = score(trainer.policy, [a.row({}) for a in every], cap, temperature=heat)
+        for asked, scored in zip(every, found, strict=True):
+            asked.reference = scored.logprobs
+    batches, metrics = _assemble(items, groups, config, cap, trainer.version)
     return metrics | trainer.step(batches)
 
 
-def micro_batches(groups: Sequence[Group], config: Config, cap: int) -> tuple[list[MicroBatch], dict[str, float]]:
-    """Micro-batches with the streams of `pg`, and what is to be known about the groups."""
-    advantages = registry.find("training.algorithms", config.algorithm).advantages(groups)
+def micro_batches(
+    groups: Sequence[Group], config: Config, cap: int, version: int = 0
+) -> tuple[list[MicroBatch], dict[str, float]]:
+    """Micro-batches with the streams of `pg`, and what is to be known about the groups: `step` without measuring.
+
+    `version`: that of the weights which will be updated.
+    """
+    asked = [[_Asked(g, n, s) for s in g.samples] for n, g in enumerate(groups)]
+    return _assemble(groups, asked, config, cap, version)
+
+
+class _Asked:
+    """A sample on its way to a row: its path, where it is trained, and what was measured of it."""
+
+    def __init__(self, group: Group, number: int, sample: Sample) -> None:
+        self.sample = sample
+        self.family = f"{group.task}/{number}"
+        self.path: Path = path(sample.trace, sample.leaf)
+        self.mask = self.path.trainable & (self.path.versions >= 0)
+        self.scored: Scored | None = None
+        self.reference: np.ndarray | None = None
+
+    @property
+    def values(self) -> np.ndarray:
+        if self.scored is None or self.scored.values is None:
+            return np.zeros(len(self.path.ids), np.float32)
+        return self.scored.values
+
+    def row(self, streams: dict[str, np.ndarray]) -> Row:
+        streams = streams or {"w_pg": self.mask.astype(np.float32)}
+        return Row(name=self.sample.trace.id, ids=self.path.ids, streams=streams, family=self.family)
+
+
+def _assemble(
+    groups: Sequence[Group], asked: Sequence[Sequence[_Asked]], config: Config, cap: int, version: int
+) -> tuple[list[MicroBatch], dict[str, float]]:
+    module, settings = registry.configure("training.algorithms", config.algorithm)
+    advantages, returns = _credit(module, settings, groups, asked)
     graded = [
-        (f"{g.task}/{n}", sample, float(a), path(sample.trace, sample.leaf))
-        for n, (g, found) in enumerate(zip(groups, advantages, strict=True))
-        for sample, a in zip(g.samples, found, strict=True)
-        if not np.isnan(a)
+        (a, np.broadcast_to(np.asarray(credit, np.float32), len(a.path.ids)), goal)
+        for group, credits, goals in zip(asked, advantages, returns, strict=True)
+        for a, credit, goal in zip(group, credits, goals, strict=True)
+        if not a.sample.verdict.masked
     ]
-    masks = [p.trainable & (p.versions >= 0) for _, _, _, p in graded]
-    counts = np.array([mask.sum() for mask in masks], np.int64)
+    counts = np.array([a.mask.sum() for a, _, _ in graded], np.int64)
     shares = np.zeros(len(counts))
     if config.aggregate == "token":
         shares[:] = 1 / max(counts.sum(), 1)
     else:
         shares[counts > 0] = 1 / ((counts > 0).sum() * counts[counts > 0])
     rows = [
-        _row(family, sample, a, p, mask * share)
-        for (family, sample, a, p), mask, share in zip(graded, masks, shares, strict=True)
-        if a != 0 and mask.any()
+        a.row(_streams(a, credit, goal, a.mask * share, config, version))
+        for (a, credit, goal), share in zip(graded, shares, strict=True)
+        if a.mask.any() and (credit[a.mask].any() or goal is not None or a.reference is not None)
     ]
+    flat = [not any(np.nan_to_num(np.asarray(credit)).any() for credit in credits) for credits in advantages]
+    every = sum(len(g.samples) for g in groups)
     metrics = {
-        "samples": float(sum(len(g.samples) for g in groups)),
-        "samples_masked": float(sum(len(g.samples) for g in groups) - len(graded)),
+        "samples": float(every),
+        "samples_masked": float(every - len(graded)),
         "samples_without_gradient": float(len(graded) - len(rows)),
         "groups": float(len(groups)),
-        "groups_without_gradient": float(sum(not np.nan_to_num(a).any() for a in advantages)),
+        "groups_without_gradient": float(sum(flat)),
     }
     if graded:
-        metrics["reward"] = float(np.mean([sample.verdict.reward for _, sample, _, _ in graded]))
+        metrics["reward"] = float(np.mean([a.sample.verdict.reward for a, _, _ in graded]))
         metrics["answer_tokens"] = float(counts.mean())
     return pack(rows, cap, share=config.share), metrics
 
 
-def _row(family: str, sample: Sample, advantage: float, p: Path, weight: np.ndarray) -> Row:
-    streams = {
-        "w_pg": weight,
-        "advantage": np.full(len(p.ids), advantage),
-        "behaviour": p.logprobs,
-        "version": p.versions,
-    }
-    return Row(name=sample.trace.id, ids=p.ids, streams=streams, family=family)
+def _credit(
+    module: ModuleType, settings: Any, groups: Sequence[Group], asked: Sequence[Sequence[_Asked]]
+) -> tuple[Sequence[Sequence[Any]], Sequence[Sequence[np.ndarray | None]]]:
+    """Advantages of each sample, and the returns that its values are to be."""
+    more = [] if settings is None else [settings]
+    if "values" not in module.needs:
+        return module.advantages(groups, *more), [[None] * len(g.samples) for g in groups]
+    values = [[a.values for a in group] for group in asked]
+    return module.advantages(groups, *more, values), module.targets(groups, *more, values)
+
+
+def _streams(
+    asked: _Asked, advantage: np.ndarray, goal: np.ndarray | None, weight: np.ndarray, config: Config, version: int
+) -> dict[str, np.ndarray]:
+    p = asked.path
+    streams = {"w_pg": weight, "advantage": advantage, "behaviour": p.logprobs, "version": p.versions}
+    if goal is not None:
+        streams |= {"w_value": config.value * weight, "returns": goal, "old_value": asked.values}
+    if asked.reference is not None:
+        streams |= {"w_kl": config.kl * weight, "reference": asked.reference}
+    if config.proximal == "current":
+        streams["nearness"] = np.ones(len(p.ids))
+    elif config.proximal == "interpolated":
+        streams["nearness"] = nearness(p.versions, version)
+    return streams
+
+
+def nearness(versions: np.ndarray, version: int) -> np.ndarray:
+    """Where the policy one version before `version` lies between the one that sampled (0) and the current one (1)."""
+    age = np.maximum(version - versions, 1)
+    return (age - 1) / age

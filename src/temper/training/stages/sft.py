@@ -9,6 +9,7 @@ The order of the data is a pure function of the seed, so the number of steps tak
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TypeVar
 
 import numpy as np
 from msgspec import Struct
@@ -19,15 +20,17 @@ from temper.training.packing import Row, pack
 from temper.training.stages import path
 from temper.training.trainer import Trainer
 
+T = TypeVar("T")
+
 
 class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`batch`: demonstrations a step."""
+    """`batch`: demonstrations (or pairs) a step."""
 
     epochs: int = 1
     batch: int = 16
 
 
-def plan(demonstrations: Sequence[Trace], config: Config, seed: int) -> list[list[Trace]]:
+def plan(demonstrations: Sequence[T], config: Config, seed: int) -> list[list[T]]:
     """The batches of all steps: each epoch shuffled anew, epochs joined, the last batch may be smaller."""
     rng = np.random.default_rng(seed)
     order = np.concatenate([rng.permutation(len(demonstrations)) for _ in range(config.epochs)])
