@@ -5,17 +5,15 @@ the new weights sampleable. Both do it with the same model, prompts, group size,
 `max_new_tokens`: the end token is off), LoRA shape and dtype, without gradient checkpointing, on the same threads. The
 reward is the answer's index in its group modulo 2, so that every group teaches and none is skipped.
 
-TRL runs as a child in its own virtual environment (`.venv-trl`, made on first use), step by step on our word, so the
-two never compute at once. It is given the micro-batch size `peer_batch` and otherwise its defaults. Ours is the spine's
-path: engine, groups, `training.stages.rl`, publish. The first pair warms both up and does not count.
+TRL runs as a child in its own virtual environment (`peers/turns.py`), step by step on our word. It is given the
+micro-batch size `peer_batch` and otherwise its defaults. Ours is the spine's path: engine, groups,
+`training.stages.rl`, publish. The first pair warms both up and does not count.
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -25,10 +23,7 @@ from typing import Any
 
 import msgspec
 import numpy as np
-import torch
-from safetensors.torch import save_file
 
-from temper.core.errors import BackendError
 from temper.core.protocols import SamplingParams
 from temper.core.trace import Group, Sample, Segment, Trace, Verdict
 from temper.engines import torch as engines
@@ -38,12 +33,13 @@ from temper.models.policy import Policy
 from temper.training import trainer
 from temper.training.stages import rl
 
+sys.path.insert(0, str(Path(__file__).parent / "peers"))
+from turns import Trl
+
 SETTINGS = {
     "model": DEFAULT, "rollouts": 64, "group": 8, "prompt_tokens": 256, "max_new_tokens": 32, "dtype": "float32",
     "gradient_checkpointing": False, "rank": 16, "lr": 1e-5, "pairs": 5, "seed": 0, "peer_batch": 16,
 }  # fmt: skip
-ROOT = Path(__file__).parents[1]
-PACKAGES = ("trl==1.16.0", "peft", "transformers==5.17.0", "datasets")
 
 
 def run(settings: dict[str, Any]) -> dict[str, Any]:
@@ -52,7 +48,8 @@ def run(settings: dict[str, Any]) -> dict[str, Any]:
     base = load(used["model"], used["dtype"])
     prompts = draw(base, used["rollouts"] // used["group"], used["prompt_tokens"], used["seed"])
     with tempfile.TemporaryDirectory() as folder:
-        peer = Trl(base, prompts, used, Path(folder))
+        texts = [base.tokenizer.decode(p) for p in prompts]
+        peer = Trl(base, "trl_grpo.py", used | {"prompts": texts, "steps": used["pairs"] + 1}, Path(folder))
         try:
             seconds = asyncio.run(take_turns(base, prompts, used, peer))
         finally:
@@ -83,7 +80,7 @@ async def take_turns(base: Base, prompts: list[np.ndarray], used: dict[str, Any]
     found: dict[str, list[float]] = {"seconds_ours": [], "seconds_trl": []}
     try:
         for pair in range(used["pairs"] + 1):
-            mine, theirs = await ours.step(), peer.step()
+            mine, theirs = await ours.step(), peer.step()["seconds"]
             if pair:
                 found["seconds_ours"].append(mine)
                 found["seconds_trl"].append(theirs)
@@ -127,53 +124,3 @@ class Ours:
         )  # fmt: skip
         segments = (Segment.given((), prompt), answer)
         return Trace(id=name, task=name, domain="bench", seed=seed, segments=segments)
-
-
-class Trl:
-    """GRPOTrainer in a child process that takes a step for each line it is sent."""
-
-    def __init__(self, base: Base, prompts: list[np.ndarray], used: dict[str, Any], folder: Path) -> None:
-        base.config.save_pretrained(folder)
-        base.tokenizer.save(str(folder / "tokenizer.json"))
-        save_file(base.tensors, folder / "model.safetensors", metadata={"format": "pt"})
-        spec = used | {
-            "model": str(folder),
-            "prompts": [base.tokenizer.decode(p) for p in prompts],
-            "stop": base.tokenizer.id_to_token(base.stop_ids[0]),
-            "steps": used["pairs"] + 1,
-        }
-        (folder / "spec.json").write_text(json.dumps(spec), "utf-8")
-        command = [environment(), Path(__file__).parent / "peers" / "trl_grpo.py", folder / "spec.json"]
-        self._log = (folder / "trl.log").open("w+b")
-        self._child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._log)
-
-    def step(self) -> float:
-        """Let it take one step; its seconds. Raises BackendError with the end of its log when it has died."""
-        try:
-            self._child.stdin.write(b"step\n")
-            self._child.stdin.flush()
-            answer = self._child.stdout.readline()
-        except BrokenPipeError:
-            answer = b""
-        if not answer:
-            self._log.seek(0)
-            raise BackendError(f"TRL ended: {self._log.read().decode('utf-8', 'replace')[-2000:]}")
-        return float(json.loads(answer)["seconds"])
-
-    def close(self) -> None:
-        self._child.kill()
-        self._child.wait()
-        self._log.close()
-
-
-def environment() -> Path:
-    """The interpreter of `.venv-trl`, made on first use with the torch that we run."""
-    folder = ROOT / ".venv-trl"
-    python = folder / "bin" / "python"
-    if not (folder / "ready").exists():
-        install = [python, "-m", "pip", "install", "--quiet"]
-        subprocess.run([sys.executable, "-m", "venv", "--clear", folder], check=True)
-        subprocess.run([*install, f"torch=={torch.__version__.split('+')[0]}"], check=True)
-        subprocess.run([*install, *PACKAGES], check=True)
-        (folder / "ready").touch()
-    return python

@@ -32,11 +32,12 @@ def compare(
     """A benchmark's result. `ours` takes the n-th step and gives seconds and loss; `data` is TRL's, `batch` a step."""
     found: dict[str, list[float]] = {}
     with tempfile.TemporaryDirectory() as folder:
-        peer = Trl(base, used | {"data": data, "steps": used["pairs"] + 1}, Path(folder))
+        peer = Trl(base, "trl_offline.py", used | {"data": data, "steps": used["pairs"] + 1}, Path(folder))
         try:
             for pair in range(used["pairs"] + 1):
-                (mine, my_loss), (theirs, their_loss) = ours(pair), peer.step()
+                (mine, my_loss), answer = ours(pair), peer.step()
                 if pair:
+                    theirs, their_loss = answer["seconds"], answer["loss"]
                     values = {"vs_trl": theirs / mine, "seconds_ours": mine, "seconds_trl": theirs}
                     for name, value in (values | {"loss_ours": my_loss, "loss_trl": their_loss}).items():
                         found.setdefault(name, []).append(value)
@@ -69,18 +70,18 @@ def words(base: Base) -> np.ndarray:
 class Trl:
     """A trainer in a child process that takes a step for each line it is sent."""
 
-    def __init__(self, base: Base, spec: dict[str, Any], folder: Path) -> None:
+    def __init__(self, base: Base, script: str, spec: dict[str, Any], folder: Path) -> None:
         base.config.save_pretrained(folder)
         base.tokenizer.save(str(folder / "tokenizer.json"))
         save_file(base.tensors, folder / "model.safetensors", metadata={"format": "pt"})
         spec = spec | {"model": str(folder), "stop": base.tokenizer.id_to_token(base.stop_ids[0])}
         (folder / "spec.json").write_text(json.dumps(spec), "utf-8")
-        command = [environment(), Path(__file__).parent / "trl_offline.py", folder / "spec.json"]
+        command = [environment(), Path(__file__).parent / script, folder / "spec.json"]
         self._log = (folder / "trl.log").open("w+b")
         self._child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._log)
 
-    def step(self) -> tuple[float, float]:
-        """Let it take one step; its seconds and loss. Raises BackendError with the end of its log when it has died."""
+    def step(self) -> dict[str, float]:
+        """Let it take one step; its `seconds` and what else it tells. Raises BackendError with its log when it died."""
         assert self._child.stdin is not None
         assert self._child.stdout is not None
         try:
@@ -92,8 +93,8 @@ class Trl:
         if not answer:
             self._log.seek(0)
             raise BackendError(f"TRL ended: {self._log.read().decode('utf-8', 'replace')[-2000:]}")
-        found = json.loads(answer)
-        return found["seconds"], found["loss"]
+        found: dict[str, float] = json.loads(answer)
+        return found
 
     def close(self) -> None:
         self._child.kill()

@@ -114,7 +114,7 @@ SPECIMENS = {
     "performance": Specimen(
         {"module": "m.py", "function": "f", "calls": [[3000]], "solution": {"m.py": "def f(n): return sum(range(n))"}},
         "def f(n): return n * (n - 1) // 2",
-        "def f(n): return sum(i for j in range(n) for i in (j,) * 50) // 50",
+        "def f(n): return sum(i for j in range(n) for i in (j,) * 500) // 500",
         module,
         hang="while True: pass",
         task={"sandbox": SandboxSpec(files={"m.py": b""}), "artifacts": ("m.py",)},

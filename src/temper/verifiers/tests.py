@@ -44,7 +44,7 @@ _STEERING = (
     "conftest.py", "pytest.ini", ".pytest.ini", "tox.ini", "setup.cfg", "pyproject.toml", "sitecustomize.py",
     "usercustomize.py", "*.pth",
 )  # fmt: skip
-_BUNDLED = ("pytest", "_pytest", "pluggy", "iniconfig", "packaging", "pygments")
+_BUNDLED = ("pytest", "_pytest", "py", "pluggy", "iniconfig", "packaging", "pygments")
 _BUNDLE = ".pytest.zip"
 
 
@@ -180,11 +180,12 @@ def _bundle() -> bytes:
             if spec is None or spec.origin is None:
                 raise MissingError(f"tests under pytest need {name}: pip install 'temper-rl[code]'")
             top = Path(spec.origin).parent
-            for path in sorted(top.rglob("*.py")):
+            whole = spec.submodule_search_locations is not None  # a package, not a module alone
+            for path in sorted(top.rglob("*.py")) if whole else [Path(spec.origin)]:
                 if "lexers" in path.parts and path.stem not in ("__init__", "_mapping", "python", "diff"):
                     continue
                 compiled = Path(importlib.util.cache_from_source(str(path)))
-                inside = f"{name}/{path.relative_to(top).as_posix()}"
+                inside = f"{name}/{path.relative_to(top).as_posix()}" if whole else path.name
                 if compiled.exists():
                     archive.write(compiled, f"{inside}c")
                 else:
