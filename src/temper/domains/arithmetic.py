@@ -11,16 +11,14 @@ from __future__ import annotations
 import operator
 import random
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from fractions import Fraction
-from typing import Any
 
 from msgspec import Struct
 
-from temper.core.protocols import Environment, Resources
-from temper.core.task import Case, Limits, Message, Split, Task
-from temper.domains.generated import LEVELS, Draft, stream
-from temper.rollouts.environments import ChatEnvironment
+from temper.core.task import Limits, Message, Task
+from temper.domains.generated import Draft
+from temper.domains.written import Answers, Written
 
 
 class Template(Struct, frozen=True):
@@ -73,63 +71,56 @@ TEMPLATES: dict[int, tuple[Template, ...]] = {
     ),
 }  # fmt: skip
 
+_NUMBER = re.compile(r"-?\d+(?:/[1-9]\d*|\.\d+)?")
 _OPERATORS = {"+": operator.add, "-": operator.sub, "*": operator.mul, "/": operator.truediv}
 _PEOPLE = ("Ann", "Tom", "Ben", "Sam", "Kim", "Max", "Leo", "Eva", "Amy", "Dan")
 _THINGS = ("pens", "eggs", "cups", "keys", "cards", "books", "coins", "apples", "stamps", "shells")
 
 
-def create(config: object = None) -> Arithmetic:
-    return Arithmetic()
+def create(config: object = None) -> Written:
+    return Written("arithmetic", "math", draw, lambda task: task.reference["answer"], right, wrong, second)
 
 
-class Arithmetic:
-    """`core.protocols.Domain`."""
+def right(task: Task) -> Answers:
+    """The result in other forms."""
+    working, _, value = _read(task)
+    result = str(value)
+    yield "the result alone", result
+    yield "the working in LaTeX", f"\\[{working.replace(chr(10), ' ')}\\]\n\\boxed{{{result}}}"
+    yield "a sentence", f"After some thought, the answer is {result}."
+    yield "with its name", f"x = {result}"
+    if value.denominator == 1:
+        yield "a decimal", f"{result}.0"
+    else:
+        yield "a fraction in LaTeX", f"\\boxed{{\\frac{{{value.numerator}}}{{{value.denominator}}}}}"
+        yield "not reduced", f"{value.numerator * 3}/{value.denominator * 3}"
 
-    name = "arithmetic"
-    levels = LEVELS
 
-    def tasks(self, split: Split, level: int, seed: int = 0) -> Iterator[Task]:
-        return stream(self.name, draw, split, level, seed)
+def wrong(task: Task) -> Answers:
+    """Slips: in the last step, in its form, or in saying more than one result."""
+    _, terms, value = _read(task)
+    yield "one more", f"{terms}={value + 1}"
+    yield "the other sign", f"{-value}"
+    yield "a power of ten", f"{value * 10}"
+    yield "a digit more", f"{float(value):.4f}7"
+    yield "two results", f"{value} or {value + 1}"
+    yield "the first number", f"{min({*map(int, re.findall('[0-9]+', terms))} - {value})}"
+    yield "taken back", f"The answer is {value}. No, the answer is {value + 2}."
+    if value.denominator == 1:
+        yield "not carried out", f"{terms}={terms}"
 
-    def environment(self, task: Task, resources: Resources) -> Environment:
-        return ChatEnvironment(task)
 
-    def verifier(self, task: Task) -> tuple[str, Mapping[str, Any]]:
-        return "math", {}
+def second(task: Task, answer: str) -> bool:
+    """The last number that is written is the last one of the reference."""
+    said, gold = (_NUMBER.findall(text) for text in (answer, task.reference["answer"]))
+    return bool(said and gold) and Fraction(said[-1]) == Fraction(gold[-1])
 
-    def gold(self, task: Task) -> tuple[Message, ...]:
-        return (Message("assistant", task.reference["answer"]),)
 
-    def cases(self, task: Task) -> Iterator[Case]:
-        """The result in other forms, and slips: in the last step, in its form, or in saying more than one result."""
-        working = task.reference["answer"]
-        terms, _, result = working.rpartition("\n")[2].partition("=")
-        value = Fraction(result)
-        right = {
-            "the result alone": result,
-            "the working in LaTeX": f"\\[{working.replace(chr(10), ' ')}\\]\n\\boxed{{{result}}}",
-            "a sentence": f"After some thought, the answer is {result}.",
-            "a fraction in LaTeX": result
-            if value.denominator == 1
-            else f"\\boxed{{\\frac{{{value.numerator}}}{{{value.denominator}}}}}",
-            "with its name": f"x = {result}",
-        }
-        wrong = {
-            "one more": f"{terms}={value + 1}",
-            "the other sign": f"{-value}",
-            "a power of ten": f"{value * 10}",
-            "a digit more": f"{float(value):.4f}7",
-            "two results": f"{result} or {value + 1}",
-            "the first number": f"{min({*map(int, re.findall('[0-9]+', terms))} - {value})}",
-            "taken back": f"The answer is {result}. No, the answer is {value + 2}.",
-        }
-        if value.denominator == 1:
-            right["a decimal"] = f"{result}.0"
-            wrong["not carried out"] = f"{terms}={terms}"
-        else:
-            right["not reduced"] = f"{value.numerator * 3}/{value.denominator * 3}"
-        for right_, forms in ((True, right), (False, wrong)):
-            yield from (Case(right=right_, why=why, answer=answer) for why, answer in forms.items())
+def _read(task: Task) -> tuple[str, str, Fraction]:
+    """The working, the left side of its last line, and the result."""
+    working = task.reference["answer"]
+    terms, _, result = working.rpartition("\n")[2].partition("=")
+    return working, terms, Fraction(result)
 
 
 def draw(rng: random.Random, level: int) -> Draft:
@@ -152,7 +143,7 @@ def draw(rng: random.Random, level: int) -> Draft:
     def build(rng: random.Random) -> Task:
         return Task(
             id="",
-            domain=Arithmetic.name,
+            domain="arithmetic",
             messages=(Message("user", question),),
             limits=Limits(turns=1, tokens=24 * level, turn_tokens=24 * level),
             reference={"answer": working},

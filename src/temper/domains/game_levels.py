@@ -62,14 +62,14 @@ class GameLevels:
                 yield Case(right=right, why=why, artifacts={"level.tscn": text.encode()})
 
 
-class Written(Struct):
+class Text(Struct):
     text: str = ""
 
 
 class Editor(Toolset):
     """One file, and what the editor says when it opens it."""
 
-    State = Written
+    State = Text
     output_bytes = 300
 
     @tool

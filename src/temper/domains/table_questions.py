@@ -11,16 +11,14 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from datetime import date, timedelta
-from typing import Any
 
 from msgspec import Struct
 
-from temper.core.protocols import Environment, Resources
-from temper.core.task import Case, Limits, Message, Split, Task
-from temper.domains.generated import LEVELS, Draft, stream
-from temper.rollouts.environments import ChatEnvironment
+from temper.core.task import Limits, Message, Task
+from temper.domains.generated import Draft
+from temper.domains.written import Answers, Written
 
 _MONTHS = "January February March April May June July August September October November December".split()
 _NAMES = "Ann Tom Ben Sam Kim Max Leo Eva Amy Dan Joy Ray Ivy Guy Ron Sue".split()
@@ -32,65 +30,44 @@ _THEMES = (  # what a row is, the column with few values, and a number with its 
 )  # fmt: skip
 
 
-def create(config: object = None) -> TableQuestions:
-    return TableQuestions()
+def create(config: object = None) -> Written:
+    return Written("table_questions", "tables", draw, gold, right, wrong)
 
 
-class TableQuestions:
-    """`core.protocols.Domain`."""
+def gold(task: Task) -> str:
+    return " | ".join(task.reference["answer"])
 
-    name = "table_questions"
-    levels = LEVELS
 
-    def tasks(self, split: Split, level: int, seed: int = 0) -> Iterator[Task]:
-        return stream(self.name, draw, split, level, seed)
+def right(task: Task) -> Answers:
+    """The answer in other words."""
+    items: list[str] = task.reference["answer"]
+    plain = gold(task)
+    yield "after working", f"I look at the rows one by one.\n\n{plain}"
+    yield "after 'answer:'", f"There are some rows that fit.\n**Answer:** {plain}"
+    yield "with a full stop", f"{plain}."
+    yield "in other words", " | ".join(map(_reworded, items))
+    yield "in capitals", plain.upper()
+    if len(items) > 1:
+        yield "in another order", " | ".join(items[::-1])
+        yield "with commas", ", ".join(items)
+        yield "with 'and'", ", ".join(items[:-1]) + " and " + items[-1]
+        yield "one a line", "Answer:\n" + "\n".join(f"- {item}" for item in items)
 
-    def environment(self, task: Task, resources: Resources) -> Environment:
-        return ChatEnvironment(task)
 
-    def verifier(self, task: Task) -> tuple[str, Mapping[str, Any]]:
-        return "tables", {}
-
-    def gold(self, task: Task) -> tuple[Message, ...]:
-        return (Message("assistant", " | ".join(task.reference["answer"])),)
-
-    def cases(self, task: Task) -> Iterator[Case]:
-        """The answer in other words, and with one item, digit, unit or day changed."""
-        gold: list[str] = task.reference["answer"]
-        plain = " | ".join(gold)
-        forms = {
-            "as it stands": plain,
-            "after working": f"I look at the rows one by one.\n\n{plain}",
-            "after 'answer:'": f"There are some rows that fit.\n**Answer:** {plain}",
-            "with a full stop": f"{plain}.",
-            "in other words": " | ".join(map(_reworded, gold)),
-            "in capitals": plain.upper(),
-        }
-        if len(gold) > 1:
-            forms |= {
-                "in another order": " | ".join(gold[::-1]),
-                "with commas": ", ".join(gold),
-                "with 'and'": ", ".join(gold[:-1]) + " and " + gold[-1],
-                "one a line": "Answer:\n" + "\n".join(f"- {item}" for item in gold),
-            }
-        for why, answer in forms.items():
-            yield Case(right=True, why=why, answer=answer)
-        other = next(name for name in _NAMES if name not in gold)
-        for why, answer in {
-            "an item more": f"{plain} | {other}",
-            "an alternative": f"{plain} or {other}",
-            "denied": f"not {plain}",
-            "the whole table": task.messages[0].content,
-            "an item changed": " | ".join([_changed(gold[0]), *gold[1:]]),
-            "another item changed": " | ".join([*gold[:-1], _changed(gold[-1], 10)]),
-            "nothing": "none",
-            **(
-                {"an item less": " | ".join(gold[1:]), "an item twice": " | ".join([*gold, gold[0]])}
-                if len(gold) > 1
-                else {}
-            ),
-        }.items():
-            yield Case(right=False, why=why, answer=answer)
+def wrong(task: Task) -> Answers:
+    """One item, digit, unit or day changed; or more said than one answer."""
+    items: list[str] = task.reference["answer"]
+    plain = gold(task)
+    yield "an item more", f"{plain} | {next(name for name in _NAMES if name not in items)}"
+    yield "an alternative", f"{plain} or {next(name for name in _NAMES if name not in items)}"
+    yield "denied", f"not {plain}"
+    yield "the whole table", task.messages[0].content
+    yield "an item changed", " | ".join([_changed(items[0]), *items[1:]])
+    yield "another item changed", " | ".join([*items[:-1], _changed(items[-1], 10)])
+    yield "nothing", "none"
+    if len(items) > 1:
+        yield "an item less", " | ".join(items[1:])
+        yield "an item twice", " | ".join([*items, items[0]])
 
 
 class Row(Struct, frozen=True):
@@ -204,7 +181,7 @@ def draw(rng: random.Random, level: int) -> Draft:
     def build(rng: random.Random) -> Task:
         return Task(
             id="",
-            domain=TableQuestions.name,
+            domain="table_questions",
             messages=(Message("user", asked),),
             limits=Limits(turns=1, tokens=64 * level, turn_tokens=64 * level),
             reference={"answer": answer},

@@ -35,7 +35,7 @@ class Written:
         gold: Callable[[Task], str],
         right: Callable[[Task], Answers],
         wrong: Callable[[Task], Answers],
-        second: Callable[[Task, str], bool | None],
+        second: Callable[[Task, str], bool | None] = lambda task, answer: None,
         packages: tuple[str, ...] = (),
     ) -> None:
         self.name = name

@@ -3,45 +3,27 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Mapping
-from typing import Any
 
-from temper.core.protocols import Environment, Resources
-from temper.core.task import Case, Limits, Message, Split, Task
-from temper.domains.generated import LEVELS, Draft, stream
-from temper.rollouts.environments import ChatEnvironment
+from temper.core.task import Limits, Message, Task
+from temper.domains.generated import Draft
+from temper.domains.written import Answers, Written
 
 _LETTERS = "abcdefghijklmnopqrstuvwxyz"
 
 
-def create(config: object = None) -> Family:
-    return Family()
+def create(config: object = None) -> Written:
+    return Written("NAME", "exact", draw, lambda task: task.reference["answer"], right, wrong)
 
 
-class Family:
-    """`core.protocols.Domain`."""
+def right(task: Task) -> Answers:
+    """Other forms of the answer, each with its name."""
+    yield "in capitals", task.reference["answer"].upper()
 
-    name = "NAME"
-    levels = LEVELS
 
-    def tasks(self, split: Split, level: int, seed: int = 0) -> Iterator[Task]:
-        return stream(self.name, draw, split, level, seed)
-
-    def environment(self, task: Task, resources: Resources) -> Environment:
-        return ChatEnvironment(task)
-
-    def verifier(self, task: Task) -> tuple[str, Mapping[str, Any]]:
-        return "exact", {}
-
-    def gold(self, task: Task) -> tuple[Message, ...]:
-        return (Message("assistant", task.reference["answer"]),)
-
-    def cases(self, task: Task) -> Iterator[Case]:
-        """Answers whose grades are known: right ones in other words, wrong ones by one change each."""
-        gold = task.reference["answer"]
-        yield Case(right=True, why="in capitals", answer=gold.upper())
-        yield Case(right=False, why="not reversed", answer=gold[::-1])
-        yield Case(right=False, why="the last letter is missing", answer=gold[:-1])
+def wrong(task: Task) -> Answers:
+    """Answers that one change has made wrong."""
+    yield "not reversed", task.reference["answer"][::-1]
+    yield "the last letter is missing", task.reference["answer"][:-1]
 
 
 def draw(rng: random.Random, level: int) -> Draft:
@@ -53,7 +35,7 @@ def draw(rng: random.Random, level: int) -> Draft:
     def build(rng: random.Random) -> Task:
         return Task(
             id="",
-            domain=Family.name,
+            domain="NAME",
             messages=(Message("user", question),),
             limits=Limits(turns=1, tokens=24, turn_tokens=24),
             reference={"answer": word[::-1]},
