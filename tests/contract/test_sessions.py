@@ -210,7 +210,8 @@ def test_too_much_output_ends_the_turn_and_not_the_session() -> None:
     within(test)
 
 
-BOMB = "import os, time\ntry:\n while True: os.fork()\nexcept OSError:\n time.sleep(1)\n raise"  # seen also where it is sampled
+# it waits, so that it is seen also where the number of processes is only sampled
+BOMB = "import os, time\ntry:\n while True: os.fork()\nexcept OSError:\n time.sleep(1)\n raise"
 
 
 @pytest.mark.parametrize(

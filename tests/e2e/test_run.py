@@ -55,6 +55,19 @@ def finish(process, seconds=100):
     return process.returncode, errors
 
 
+def killed(recipe, folder, times, seconds):
+    """A run that was killed so often, each time after `seconds()`, and goes on."""
+    first = [str(recipe), "--root", str(folder.parent)]
+    process = temper("run", *first, stdout=subprocess.DEVNULL)
+    for _ in range(times):
+        time.sleep(seconds())
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+        again = ["--resume", str(folder)] if (folder / "recipe.json").exists() else first
+        process = temper("run", *again, stdout=subprocess.DEVNULL)
+    return process
+
+
 @pytest.fixture
 def recipe(tmp_path):
     path = tmp_path / "tiny.toml"
@@ -101,13 +114,7 @@ def test_killed_at_random_moments_it_resumes_and_trains_each_rollout_once(kills,
     rng = random.Random(kills)
     path = tmp_path / "tiny"
     mounts, before = ours()
-    process = temper("run", str(recipe), "--root", str(tmp_path), stdout=subprocess.DEVNULL)
-    for _ in range(kills):
-        time.sleep(rng.uniform(3, 9))
-        process.send_signal(signal.SIGKILL)
-        process.communicate()
-        again = ["--resume", str(path)] if (path / "recipe.json").exists() else [str(recipe), "--root", str(tmp_path)]
-        process = temper("run", *again, stdout=subprocess.DEVNULL)
+    process = killed(recipe, path, kills, lambda: rng.uniform(3, 9))
     code, errors = finish(process, 200)
     assert code == 0, errors
     run = RunDirectory.view(path)

@@ -2,12 +2,10 @@
 
 import json
 import random
-import signal
 import subprocess
-import time
 
 import pytest
-from test_run import finish, temper
+from test_run import finish, killed, temper
 
 from temper.core.task import Message
 from temper.models.scalar import Scorer
@@ -113,13 +111,7 @@ def test_killed_at_random_moments_the_stages_resume_to_the_same_data(tmp_path):
     path = tmp_path / "stages.toml"
     path.write_text(RECIPE.replace("[evaluation]", STAGES + "[evaluation]"))
     folder = tmp_path / "stages"
-    process = temper("run", str(path), "--root", str(tmp_path), stdout=subprocess.DEVNULL)
-    for _ in range(5):
-        time.sleep(rng.uniform(8, 16))
-        process.send_signal(signal.SIGKILL)
-        process.communicate()
-        again = ["--resume", str(folder)] if (folder / "recipe.json").exists() else [str(path), "--root", str(tmp_path)]
-        process = temper("run", *again, stdout=subprocess.DEVNULL)
+    process = killed(path, folder, 5, lambda: rng.uniform(8, 16))
     code, errors = finish(process, 300)
     assert code == 0, errors
     run = RunDirectory.view(folder)
