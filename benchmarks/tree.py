@@ -162,18 +162,8 @@ def forked(base: Base, seed: int) -> list[Row]:
 
 
 def gradients(trainer: Trainer, batches: list[MicroBatch]) -> dict[str, torch.Tensor]:
-    """Of one step, which is not taken."""
-    found: dict[str, torch.Tensor] = {}
-    update = trainer.optimizer.step
-
-    def keep() -> dict[str, float]:
-        found.update({k: p.grad.clone() for k, p in trainer.optimizer.parameters.items()})
-        return {}
-
-    trainer.optimizer.step = keep  # type: ignore[method-assign]
-    trainer.step(batches)
-    trainer.optimizer.step = update  # type: ignore[method-assign]
-    return found
+    trainer.accumulate(batches)
+    return {name: p.grad.clone() for name, p in trainer.policy.trainable().items() if p.grad is not None}
 
 
 def peak(used: dict[str, Any], group: int) -> float:

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from temper.core.errors import ConfigError, CorruptError, MissingError
-from temper.core.trace import Group, Sample
+from temper.core.trace import Group, MicroBatch, Sample
 from temper.models.attention import Packed
 from temper.training.logprobs import logprobs
 from temper.training.packing import Row, pack
@@ -20,29 +20,24 @@ def groups(group) -> list[Group]:
     return [group("a", [1.0, 0.0, None, 1.0]), group("b", [0.5, 0.0, 0.25]), group("c", [0.0, 1.0], turns=3)]
 
 
-def gradients(
-    trainer: Trainer, groups: list[Group], cap: int, share: bool, aggregate: str
-) -> tuple[float, dict[str, torch.Tensor]]:
-    """Loss and gradient of one step, read before the optimiser clears them."""
-    found: dict[str, torch.Tensor] = {}
-    update = trainer.optimizer.step
-
-    def step() -> dict[str, float]:
-        found.update({k: p.grad.clone() for k, p in trainer.optimizer.parameters.items()})
-        return update()
-
-    trainer.optimizer.step = step
-    batches, _ = rl.micro_batches(groups, rl.Config(share=share, aggregate=aggregate), cap)
-    return trainer.step(batches)["loss"], found
+def gradients(trainer: Trainer, batches: list[MicroBatch]) -> tuple[float, dict[str, torch.Tensor]]:
+    """Loss and gradient of a step that is not taken."""
+    loss = trainer.accumulate(batches)["loss"]
+    return loss, {k: p.grad.clone() for k, p in trainer.policy.trainable().items()}
 
 
 @pytest.mark.parametrize("loss", ["ppo_clip", "cispo", "gspo"])
 @pytest.mark.parametrize(("full", "aggregate"), [(False, "token"), (False, "sequence"), (True, "token")])
 def test_loss_and_gradient_do_not_depend_on_packing(trainer, groups, loss, full, aggregate):
     settings = {"dtype": "float64", "full": full, "losses": {"pg": {"kind": loss}}}
-    expected_loss, expected = gradients(trainer(**settings), groups, cap=64, share=False, aggregate=aggregate)
+    learner = trainer(**settings)
+
+    def packed(cap: int, share: bool) -> list[MicroBatch]:
+        return rl.micro_batches(groups, rl.Config(share=share, aggregate=aggregate), cap)[0]
+
+    expected_loss, expected = gradients(learner, packed(64, share=False))
     for cap, share in [(4096, False), (4096, True), (64, True)]:
-        found_loss, found = gradients(trainer(**settings), groups, cap, share, aggregate)
+        found_loss, found = gradients(learner, packed(cap, share))
         assert found_loss == pytest.approx(expected_loss, abs=1e-12)
         assert max((found[k] - expected[k]).abs().max() for k in expected) < 1e-12
 
@@ -82,18 +77,11 @@ def test_a_forked_conversation_too_large_for_one_batch_has_the_same_gradient(tra
         for i, (ids, trained) in enumerate(turns(3))
     ]
 
-    def step(cap: int, share: bool) -> tuple[float, dict[str, torch.Tensor]]:
-        learner, found = trainer("float64", losses={"ce": {"kind": "cross_entropy"}}), {}
-        update = learner.optimizer.step
-        learner.optimizer.step = lambda: (
-            found.update({k: p.grad.clone() for k, p in learner.optimizer.parameters.items()}) or update()
-        )
-        return learner.step(pack(rows, cap, share=share))["loss"], found
-
-    expected_loss, expected = step(4096, share=False)
+    learner = trainer("float64", losses={"ce": {"kind": "cross_entropy"}})
+    expected_loss, expected = gradients(learner, pack(rows, 4096, share=False))
     assert pack(rows, 100)[0].below[0].below[0].below
     for cap in (4096, 170, 100):
-        loss, found = step(cap, share=True)
+        loss, found = gradients(learner, pack(rows, cap))
         assert loss == pytest.approx(expected_loss, rel=1e-12)
         assert max((found[k] - expected[k]).abs().max() for k in expected) < 1e-12
 
