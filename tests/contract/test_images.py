@@ -98,8 +98,10 @@ def test_pinned_requirements_are_installed_once_and_a_hundred_sandboxes_start_wi
         "import tiny_dep, os; print(tiny_dep.VALUE, os.environ['COLOUR'], open('made').read())"
     )
     pip = hashlib.sha256(bundled[0].read_bytes()).hexdigest()
+    pip = hashlib.sha256(bundled[0].read_bytes()).hexdigest()
+    version = bundled[0].name.split("-")[1]
     (project / "env.toml").write_text(
-        f'python = ["tiny-dep==1.2 --hash=sha256:{sha256}", "pip --hash=sha256:{pip}"]\n'
+        f'python = ["tiny-dep==1.2 --hash=sha256:{sha256}", "pip=={version} --hash=sha256:{pip}"]\n'
         "run = [\"python -c 'import tiny_dep; print(tiny_dep.VALUE + 1)' > made\"]\n"
         '[files]\n"main.py" = "main.py"\n[env]\nCOLOUR = "blue"\n'
     )

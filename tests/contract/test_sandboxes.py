@@ -253,7 +253,7 @@ def test_a_limit_that_is_not_hard_here_is_refused(name: str) -> None:
         (shell("yes"), "output", "4096 bytes"),
         (shell("yes >&2"), "output", "4096 bytes"),
         (python("x = [bytearray(1 << 20) for _ in range(4000)]"), "oom", "oom_kill|resident"),
-        (python("import os\nwhile True: os.fork()"), "pids", "max=|tasks"),
+        (python("import os, time\nwhile True: os.fork() or time.sleep(60)"), "pids", "max=|tasks"),
         (shell("cat /dev/zero > /tmp/a; cat /dev/zero > b; cat /dev/zero > c; exit 1"), "disk", "tmpfs full"),
         (python("for i in range(9999): open(str(i), 'w')"), "disk", "0 inodes free"),
         (shell("exec head -c 5000000 /dev/zero > big"), "disk", "SIGXFSZ"),

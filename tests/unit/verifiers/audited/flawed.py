@@ -38,7 +38,7 @@ class Flawed:
                 if "\0" in said:
                     raise ValueError("embedded null byte")
             case "hash order":
-                right = right and hash(said) % 2 == 0
+                right = right and hash(said) % 10_007 / 10_007
             case "outage is a zero":  # NeMo Gym#2552: rollouts that failed in our reset entered training as reward 0
                 try:
                     await (await self.sandboxes.open(SandboxSpec())).close()
