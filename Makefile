@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: quickstart smoke long test test-nightly check bench clean
+.PHONY: quickstart smoke long test test-nightly test-ray check bench clean
 STARTED := $(shell date +%s)
 
 quickstart: $(READY)
@@ -21,6 +21,10 @@ test: $(READY)
 
 test-nightly: $(READY)
 	$(BIN)/python -m pytest -m nightly
+
+test-ray: $(READY)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[ray]'
+	$(BIN)/python -m pytest -m ray
 
 check: $(READY)
 	PATH="$(CURDIR)/$(BIN):$$PATH" scripts/check

@@ -5,8 +5,8 @@ the new weights sampleable. Both do it with the same model, prompts, group size,
 `max_new_tokens`: the end token is off), LoRA shape and dtype, without gradient checkpointing, on the same threads. The
 reward is the answer's index in its group modulo 2, so that every group teaches and none is skipped.
 
-TRL runs as a child in its own virtual environment (`peers/turns.py`), step by step on our word. It is given the
-micro-batch size `peer_batch` and otherwise its defaults. Ours is the spine's path: engine, groups,
+TRL runs as a child in its own virtual environment (`peers/turns.py`), step by step on our word, with its defaults: of
+larger micro-batches than 8 (`peer_batch`) it takes over 16 GiB here. Ours is the spine's path: engine, groups,
 `training.stages.rl`, publish. The first pair warms both up and does not count.
 """
 
@@ -38,7 +38,7 @@ from turns import Trl
 
 SETTINGS = {
     "model": DEFAULT, "rollouts": 64, "group": 8, "prompt_tokens": 256, "max_new_tokens": 32, "dtype": "float32",
-    "gradient_checkpointing": False, "rank": 16, "lr": 1e-5, "pairs": 5, "seed": 0, "peer_batch": 16,
+    "gradient_checkpointing": False, "rank": 16, "lr": 1e-5, "pairs": 5, "seed": 0, "peer_batch": 8,
 }  # fmt: skip
 
 
@@ -81,6 +81,7 @@ async def take_turns(base: Base, prompts: list[np.ndarray], used: dict[str, Any]
     try:
         for pair in range(used["pairs"] + 1):
             mine, theirs = await ours.step(), peer.step()["seconds"]
+            print(f"pair {pair}: {mine:.1f} s, TRL {theirs:.1f} s", file=sys.stderr, flush=True)
             if pair:
                 found["seconds_ours"].append(mine)
                 found["seconds_trl"].append(theirs)

@@ -4,8 +4,9 @@ A *start* is `open` until the sandbox is ready. A *cycle* is open, run `true`, c
 `true`, which is all that it can do. Peers are spawned in the cheapest way there is (posix_spawn and wait), so that
 nothing of ours slows them down. bubblewrap knows no limits on memory, processes or output; we keep ours on.
 
-Snapshots are of files that have all been written anew, and a rollback finds all of them changed since. The disk that a
-rollback leaves is freed after its answer: what that costs whoever comes next is `rollback_N_next_p50_ms`.
+Snapshots are of files that have all been written anew, and a rollback finds all of them changed since: over the same
+files, or (`replaced`) each removed and made again, which it answers with a new disk. What an answer leaves to be done
+meets whoever comes next: the filling of a fork, and the freeing of the disk of before, in `..._next_p50_ms`.
 """
 
 from __future__ import annotations
@@ -35,9 +36,11 @@ TRUE = "/bin/true"
 SPEC = SandboxSpec()
 ROOMY = SandboxSpec(memory=1 << 30)
 WRITE = """
-import os, sys
+import os, shutil, sys
 for i in range(int(sys.argv[1])):
-    if i % 100 == 0: os.makedirs(f"d{i // 100}", exist_ok=True)
+    if i % 100 == 0:
+        if len(sys.argv) > 3: shutil.rmtree(f"d{i // 100}")
+        os.makedirs(f"d{i // 100}", exist_ok=True)
     with open(f"d{i // 100}/f{i}", "w") as file: file.write(f"{i} {sys.argv[2]}\\n" * 20)
 """
 
@@ -149,8 +152,10 @@ async def _snapshots(backend: local.Backend, files: int, rounds: int, series: di
         taken.setdefault(key, []).append((time.perf_counter() - begin) * 1000)
         return result
 
-    async def rewrite() -> None:
-        wrote = await box.exec(["python3", "-I", "-S", "-c", WRITE, str(files), os.urandom(8).hex()], seconds=60.0)
+    async def rewrite(*how: str) -> None:
+        wrote = await box.exec(
+            ["python3", "-I", "-S", "-c", WRITE, str(files), os.urandom(8).hex(), *how], seconds=60.0
+        )
         assert wrote.ok, wrote.text
 
     box = await backend.open(ROOMY)
@@ -163,15 +168,20 @@ async def _snapshots(backend: local.Backend, files: int, rounds: int, series: di
         await rewrite()
         await timed("rollback_{}_hashed", box.rollback(state, hashed=True))
         (fork,) = await timed("fork_{}", box.fork(state, 1))
+        await timed("fork_{}_next", fork.exec([TRUE]))
         await fork.close()
+        await rewrite("replaced")
+        await timed("rollback_{}_replaced", box.rollback(state))
+        await timed("rollback_{}_replaced_next", box.exec([TRUE]))
     await box.close()
     for key, values in taken.items():
         series.setdefault(f"{key.format(files)}_p50_ms", []).append(statistics.median(values))
 
 
 async def _warm(series: dict[str, list[float]]) -> None:
-    """A fresh Python that has numpy loaded, and pandas where it is installed."""
+    """A fresh Python that has numpy loaded, and pandas where it is installed, and uses them."""
     preload = tuple(name for name in ("numpy", "pandas") if importlib.util.find_spec(name))
+    use = "pandas.Series" if "pandas" in preload else "numpy.array"
     site = sysconfig.get_path("platlib")
     backend = local.create(local.Config(paths=(site,)))
     warm = zygote.Zygote(backend, preload=preload, path=(site,))
@@ -179,7 +189,7 @@ async def _warm(series: dict[str, list[float]]) -> None:
     try:
         for n in range(25):
             begin = time.perf_counter()
-            said = await warm.run("import numpy; print(numpy.arange(4).sum())")
+            said = await warm.run(f"import {','.join(preload)}\nprint({use}(range(4)).sum())")
             assert said.stdout == b"6\n", said.text
             if n >= 5:
                 took.append((time.perf_counter() - begin) * 1000)

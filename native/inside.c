@@ -173,9 +173,11 @@ _Noreturn void become_resident(const struct box *box, const struct command *comm
 /* ---- pid 1 ---- */
 
 /* Was it the limit on processes? Those who are dead still count, until they are reaped. */
-static void count_tasks(const struct box *box, struct ending *ending)
+static void count_tasks(const struct box *box, struct ending *ending, int last)
 {
-    uint64_t tasks = box->counters[IN_PIDS] < 0 ? usage_of_all("/proc").tasks : 0;
+    uint64_t tasks = box->counters[IN_PIDS] >= 0 ? 0
+                     : last                      ? tasks_at_failure("/proc", box->limits.pids)
+                                                 : usage_of_all("/proc").tasks;
     ending->tasks = tasks > ending->tasks ? tasks : ending->tasks;
 }
 
@@ -186,7 +188,7 @@ static pid_t reap(const struct box *box, int options, struct ending *ending, int
     if (waitid(P_ALL, 0, &ended, WEXITED | WNOWAIT | options) || !ended.si_pid)
         return 0;
     if (ended.si_status)
-        count_tasks(box, ending);
+        count_tasks(box, ending, 0);
     return waitpid(ended.si_pid, status, 0);
 }
 
@@ -195,7 +197,7 @@ static void run_child(const struct box *box, const struct command *command, cons
 {
     struct rusage used;
     int status;
-    pid_t child = fork();
+    pid_t child = vfork(); /* it only executes, in memory that it borrows until then */
     if (!child)
         become_command(box, command, theirs->streams);
     if (child < 0)
@@ -204,6 +206,8 @@ static void run_child(const struct box *box, const struct command *command, cons
         close(theirs->streams[i]);
     while (reap(box, 0, ending, &status) != child)
         continue;
+    if (status && ending->tasks < box->limits.pids)
+        count_tasks(box, ending, 1);
     getrusage(RUSAGE_CHILDREN, &used);
     ending->status = status;
     ending->peak_memory = (uint64_t)used.ru_maxrss << 10;
@@ -267,7 +271,7 @@ static void run_fork(const struct box *box, const struct inside *theirs, struct 
                 return;
             }
             if (note.status)
-                count_tasks(box, ending);
+                count_tasks(box, ending, 1);
             send(watched[0].fd, "", 1, MSG_NOSIGNAL);
         }
     }

@@ -12,51 +12,56 @@
 #include <sys/xattr.h>
 #include <unistd.h>
 
+#define PIECE (64ull << 10) /* of the store, that a thread takes at once */
+
 static int by_name(const void *left, const void *right)
 {
     return strcmp(*(char *const *)left, *(char *const *)right);
 }
 
-/* Pointers to the names in a directory, sorted; before each name is its type. */
-static int names_in(int fd, const char *skip, struct buffer *names)
+/* What is in one directory: its names, sorted; before each is its type. Kept for the next one. */
+struct listing {
+    struct buffer text, names;
+};
+
+static int names_in(int fd, const char *skip, struct listing *found)
 {
     DIR *directory = fdopendir(openat(fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
     int failed = !directory;
-    for (struct dirent *found; !failed && (errno = 0, found = readdir(directory));) {
-        if (!strcmp(found->d_name, ".") || !strcmp(found->d_name, "..") || (skip && !strcmp(found->d_name, skip)))
+    found->text.size = found->names.size = 0;
+    for (struct dirent *next; !failed && (errno = 0, next = readdir(directory));) {
+        if (!strcmp(next->d_name, ".") || !strcmp(next->d_name, "..") || (skip && !strcmp(next->d_name, skip)))
             continue;
-        char *name = malloc(strlen(found->d_name) + 2);
-        failed = !name;
-        if (name) {
-            *name++ = (char)found->d_type;
-            strcpy(name, found->d_name);
-            failed = append(names, &name, sizeof name);
-        }
+        const size_t at = found->text.size + 1; /* the text may move */
+        failed = append(&found->text, &next->d_type, 1) || append(&found->names, &at, sizeof at) ||
+                 append(&found->text, next->d_name, strlen(next->d_name) + 1);
     }
     failed |= errno != 0; /* of readdir */
     if (directory)
         closedir(directory);
-    if (names->size)
-        qsort(names->data, names->size / sizeof(char *), sizeof(char *), by_name);
+    char **names = (char **)found->names.data;
+    const size_t count = found->names.size / sizeof *names;
+    for (size_t n = 0; n < count; n++)
+        names[n] = found->text.data + (size_t)names[n];
+    if (count)
+        qsort(names, count, sizeof *names, by_name);
     return failed ? -1 : 0;
 }
 
 /* Adds what is in directory `i`. */
-static int list(struct tree *tree, struct buffer *entries, struct buffer *text, uint32_t i, int fd, const char *skip)
+static int list(struct tree *tree, struct buffer *entries, struct buffer *text, uint32_t i, const struct listing *found)
 {
-    struct buffer names = {0};
-    int failed = names_in(fd, skip, &names);
-    char **list = (char **)names.data;
+    const char *const *names = (const char *const *)found->names.data;
+    const size_t count = found->names.size / sizeof *names;
+    int failed = 0;
     struct entry *parent = (struct entry *)entries->data + i;
     parent->twin = tree->count;
-    parent->size = names.size / sizeof *list;
-    for (size_t n = 0; n < names.size / sizeof *list; n++) {
-        struct entry entry = {.parent = i, .twin = tree->count, .mode = DTTOIF(list[n][-1]), .name = text->size};
-        failed |= append(entries, &entry, sizeof entry) || append(text, list[n], strlen(list[n]) + 1);
+    parent->size = count;
+    for (size_t n = 0; n < count; n++) {
+        struct entry entry = {.parent = i, .twin = tree->count, .mode = DTTOIF(names[n][-1]), .name = text->size};
+        failed |= append(entries, &entry, sizeof entry) || append(text, names[n], strlen(names[n]) + 1);
         tree->count++;
-        free(list[n] - 1);
     }
-    free(names.data);
     tree->entries = (struct entry *)entries->data;
     tree->text = text->data;
     return failed ? -1 : 0;
@@ -68,14 +73,15 @@ static int walk(struct tree *tree, int root, const char *skip)
     struct buffer entries = {0}, text = {0}, open = {0};
     struct entry top = {.mode = S_IFDIR};
     struct cursor cursor = cursor_at(tree, root);
+    struct listing found = {0};
     uint32_t i = 0;
     int failed = append(&entries, &top, sizeof top) || append(&text, ".", 2) || append(&open, &i, sizeof i);
-    *tree = (struct tree){(struct entry *)entries.data, text.data, 1, 0};
+    *tree = (struct tree){.entries = (struct entry *)entries.data, .text = text.data, .count = 1};
     while (!failed && open.size) {
         open.size -= sizeof i;
         memcpy(&i, open.data + open.size, sizeof i);
         int fd = cursor_to(&cursor, i);
-        failed = fd < 0 || list(tree, &entries, &text, i, fd, i ? NULL : skip);
+        failed = fd < 0 || names_in(fd, i ? NULL : skip, &found) || list(tree, &entries, &text, i, &found);
         for (uint32_t n = tree->count; !failed && n-- > tree->entries[i].twin;)
             if (S_ISDIR(tree->entries[n].mode))
                 failed = append(&open, &n, sizeof n);
@@ -83,6 +89,8 @@ static int walk(struct tree *tree, int root, const char *skip)
     tree->text_size = text.size;
     cursor_close(&cursor);
     free(open.data);
+    free(found.text.data);
+    free(found.names.data);
     return failed ? -1 : 0;
 }
 
@@ -151,10 +159,17 @@ static int read_pieces(int fd, struct entry *entry, struct buffer *into, uint64_
     return 0;
 }
 
-/* All that a regular file holds. */
+/* All that a regular file holds. A page that is not all zeros is no hole, so most small files need not be asked. */
 static int read_content(int fd, struct entry *entry, const struct stat *status, struct buffer *into)
 {
-    uint64_t allocated = (uint64_t)status->st_blocks * 512;
+    const uint64_t allocated = (uint64_t)status->st_blocks * 512;
+    if (entry->size && allocated == whole_pages(1) && entry->size <= allocated) {
+        if (read_range(fd, into, 0, entry->size))
+            return -1;
+        if (*into->data)
+            return 0;
+        into->size = 0;
+    }
     int full = !entry->size || (uint64_t)lseek(fd, 0, SEEK_HOLE) >= entry->size;
     return full && allocated <= whole_pages(entry->size) ? read_range(fd, into, 0, entry->size)
                                                          : read_pieces(fd, entry, into, allocated);
@@ -164,7 +179,9 @@ static int read_content(int fd, struct entry *entry, const struct stat *status, 
 static int read_attributes(int fd, struct entry *entry, struct buffer *into)
 {
     char names[XATTR_LIST_MAX], value[XATTR_SIZE_MAX];
-    ssize_t size = flistxattr(fd, names, sizeof names);
+    ssize_t size = flistxattr(fd, names, 256); /* for the most that there can be, the kernel clears 64 KiB each time */
+    if (size < 0 && errno == ERANGE)
+        size = flistxattr(fd, names, sizeof names);
     if (size <= 0)
         return size < 0 && errno != ENOTSUP && errno != E2BIG ? -1 : 0;
     char **sorted = malloc(size * sizeof *sorted);
@@ -184,8 +201,10 @@ static int read_attributes(int fd, struct entry *entry, struct buffer *into)
 }
 
 /* Puts the block where it already is in the base, or else into the store. */
-static int keep(struct job *job, uint32_t i, const struct buffer *block)
+static int keep(struct job *job, struct worker *worker, uint32_t i)
 {
+    const struct buffer *block = &worker->spare;
+    const uint64_t size = (block->size + 7) & ~7ull, more = size < PIECE ? PIECE : size;
     struct entry *entry = &job->tree->entries[i];
     entry->stored = block->size;
     if (!block->size)
@@ -198,8 +217,13 @@ static int keep(struct job *job, uint32_t i, const struct buffer *block)
             return 0;
         }
     }
-    entry->at = __atomic_fetch_add(&job->stores->used, (block->size + 7) & ~7ull, __ATOMIC_RELAXED);
-    if (entry->at + block->size > CAPACITY) {
+    if (worker->end - worker->at < size) {
+        worker->at = __atomic_fetch_add(&job->stores->used, more, __ATOMIC_RELAXED);
+        worker->end = worker->at + more;
+    }
+    entry->at = worker->at;
+    worker->at += size;
+    if (worker->end > CAPACITY) {
         errno = ENOSPC;
         return -1;
     }
@@ -207,12 +231,13 @@ static int keep(struct job *job, uint32_t i, const struct buffer *block)
     return 0;
 }
 
-static int read_entry(struct job *job, struct cursor *cursor, struct buffer *block, uint32_t i)
+static int read_entry(struct job *job, struct worker *worker, uint32_t i)
 {
     struct entry *entry = &job->tree->entries[i];
+    struct buffer *block = &worker->spare;
     const char *name = job->tree->text + entry->name;
     struct stat status;
-    int at = cursor_to(cursor, entry->parent), fd = -1, failed = at < 0;
+    int at = cursor_to(&worker->cursor, entry->parent), fd = -1, failed = at < 0;
     if (S_ISREG(entry->mode) || S_ISDIR(entry->mode)) {
         fd = openat(at, name, O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
         failed = fd < 0 || fstat(fd, &status);
@@ -225,9 +250,9 @@ static int read_entry(struct job *job, struct cursor *cursor, struct buffer *blo
     entry->times[0] = status.st_atim;
     entry->times[1] = status.st_mtim;
     entry->device = status.st_rdev;
+    entry->inode = status.st_ino;
     if (!S_ISDIR(status.st_mode)) {
         entry->links = status.st_nlink;
-        entry->inode = status.st_ino;
         entry->size = S_ISREG(status.st_mode) ? status.st_size : 0;
     }
     if (S_ISREG(status.st_mode))
@@ -237,7 +262,7 @@ static int read_entry(struct job *job, struct cursor *cursor, struct buffer *blo
         failed = size < 0;
         block->size = failed ? 0 : size;
     }
-    failed = failed || (fd >= 0 && read_attributes(fd, entry, block)) || keep(job, i, block);
+    failed = failed || (fd >= 0 && read_attributes(fd, entry, block)) || keep(job, worker, i);
 end:
     if (fd >= 0)
         close(fd);
@@ -275,7 +300,7 @@ int tree_pack(int root, const char *skip, struct store *stores, const struct tre
     struct job job = {.tree = tree, .base = base, .stores = stores, .root = root};
     uint32_t *twins = walk(tree, root, skip) ? NULL : match(tree, base);
     job.twins = twins;
-    int failed = !twins || each(&job, read_entry) || find_links(tree);
+    int failed = !twins || each(&job, read_entry, SHARE) || find_links(tree);
     free(twins);
     return failed ? -1 : 0;
 }

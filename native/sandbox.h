@@ -100,6 +100,7 @@ struct usage {
     uint64_t tasks, resident, cpu_us; /* resident counts shared pages once per process */
 };
 struct usage usage_of_all(const char *proc); /* every process but pid 1 of that proc mount */
+uint64_t tasks_at_failure(const char *proc, uint64_t limit);
 uint64_t proportional_memory(const char *proc);
 
 /* filter.c */

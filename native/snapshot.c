@@ -2,8 +2,9 @@
  *
  * A snapshot is a packed copy (tree.h), so the live disk stays as it is and programs cannot tell that it was taken;
  * what is unchanged since the one before is shared. Running processes are stopped meanwhile and go on afterwards. To
- * go back ends every process and fills a new disk. Who was given a snapshot needs the giver no more. Snapshots live as
- * long as their box; the memory that they take comes on top of the sandbox's own limit.
+ * go back ends every process, and writes over the files that are there or, where one of them was removed or replaced,
+ * fills a new disk. Who was given a snapshot needs the giver no more. Snapshots live as long as their box; the memory
+ * that they take comes on top of the sandbox's own limit.
  */
 #define _GNU_SOURCE
 #include "tree.h"
@@ -30,7 +31,7 @@
 static struct store stores[1 + STORES]; /* our own, and those of whom we come from */
 static uint32_t store_count = 1;
 static struct tree *snapshots;
-static uint32_t snapshot_count, latest = NONE;
+static uint32_t snapshot_count, latest = NONE, disk_number;
 static uint64_t given; /* bytes of indexes that other boxes use */
 
 struct index { /* then the entries and their text */
@@ -154,7 +155,7 @@ void end_processes(void)
 
 /* ---- states ---- */
 
-static const struct tree *snapshot_at(const struct box *box, uint32_t number)
+static struct tree *snapshot_at(const struct box *box, uint32_t number)
 {
     errno = EINVAL;
     if (number >= snapshot_count)
@@ -199,19 +200,26 @@ static void hash_disk(const struct box *box, unsigned char into[32])
 
 static void fill_disk(const struct box *box, uint32_t number)
 {
-    if (tree_unpack(box->disk, stores, snapshot_at(box, number)))
+    if (tree_unpack(box->disk, stores, &snapshots[number]))
         fail(box, "fill the disk from a snapshot");
+    snapshots[number].disk = disk_number;
     latest = number;
 }
 
-/* Gives a descriptor that keeps the disk of before; who closes it waits for its end. */
+/* Gives a descriptor that keeps the disk of before, who closes it waits for its end; -1 where it is the same disk. */
 static int return_to(struct box *box, uint32_t number)
 {
+    struct tree *tree = snapshot_at(box, number);
     int before = box->disk;
     end_processes();
+    if (!box->image && tree->disk == disk_number && !tree_renew(box->disk, stores, tree)) {
+        latest = number;
+        return -1;
+    }
     bound_memory(box, box->limits.disk);
     disk_hide(box);
     disk_mount(box);
+    disk_number++;
     fill_disk(box, number);
     disk_show(box);
     return before;
@@ -232,7 +240,9 @@ static uint32_t number_in(const struct box *box, const char *request, size_t siz
 /* Reply: its number. */
 void snapshot_take(const struct box *box)
 {
-    pack_disk(box, new_snapshot(box));
+    struct tree *tree = new_snapshot(box);
+    pack_disk(box, tree);
+    tree->disk = disk_number;
     latest = snapshot_count++;
     bound_memory(box, 0);
     send_frame(box->control, DONE, 1, &(struct iovec){&latest, sizeof latest});
@@ -252,7 +262,8 @@ void snapshot_return(struct box *box, const char *request, size_t size)
             fail(box, "the disk differs from the snapshot's manifest");
     }
     send_frame(box->control, DONE, 0, NULL);
-    close(before);
+    if (before >= 0)
+        close(before);
     bound_memory(box, 0);
 }
 
@@ -295,12 +306,13 @@ void snapshot_give(const struct box *box, const char *request, size_t size, int 
     send_frame(box->control, DONE, 0, NULL);
 }
 
-/* With a socket from the box that gives: it becomes our first snapshot, and the disk is filled from it. */
+/* With a socket from the box that gives: it becomes our first snapshot, and the disk is filled from it. The reply comes
+ * before that, since whoever asks for more waits until it is done, or learns that it failed. */
 void snapshot_accept(struct box *box, int socket)
 {
     int files[1 + STORES], count = receive_descriptors(socket, files, 1 + STORES);
     off_t whole = count < 1 ? 0 : lseek(files[0], 0, SEEK_END);
-    char *map = whole <= 0 ? MAP_FAILED : mmap(NULL, whole, PROT_READ, MAP_SHARED, files[0], 0);
+    char *map = whole <= 0 ? MAP_FAILED : mmap(NULL, whole, PROT_READ | PROT_WRITE, MAP_PRIVATE, files[0], 0);
     if (map == MAP_FAILED)
         fail(box, "receive a snapshot");
     struct index index;
@@ -314,11 +326,11 @@ void snapshot_accept(struct box *box, int socket)
         if (store_share(&stores[store_count++], files[n]))
             fail(box, "open a snapshot's store");
     close(files[0]);
+    send_frame(box->control, DONE, 0, NULL);
     snapshot_count++;
     if (box->image) /* the disk must not change below an overlay */
         close(return_to(box, snapshot_count - 1));
     else
         fill_disk(box, snapshot_count - 1);
     bound_memory(box, 0);
-    send_frame(box->control, DONE, 0, NULL);
 }

@@ -9,9 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <unistd.h>
-
-#define SHARE 256 /* entries that a thread takes at once */
 
 int reserve(struct buffer *buffer, size_t more)
 {
@@ -116,18 +115,27 @@ void cursor_close(struct cursor *cursor)
 static void *work(void *given)
 {
     struct job *job = given;
-    struct cursor cursor = cursor_at(job->tree, job->root);
-    struct buffer spare = {0};
-    for (uint32_t from; (from = __atomic_fetch_add(&job->next, SHARE, __ATOMIC_RELAXED)) < job->tree->count;)
-        for (uint32_t i = from; i < job->tree->count && i < from + SHARE && !job->error; i++)
-            if (job->visit(job, &cursor, &spare, i))
+    struct worker worker = {.cursor = cursor_at(job->tree, job->root)};
+    for (uint32_t from; (from = __atomic_fetch_add(&job->next, job->share, __ATOMIC_RELAXED)) < job->tree->count;)
+        for (uint32_t i = from; i < job->tree->count && i < from + job->share && !job->error; i++)
+            if (job->visit(job, &worker, i))
                 __atomic_store_n(&job->error, errno ? errno : EIO, __ATOMIC_RELAXED);
-    cursor_close(&cursor);
-    free(spare.data);
+    if (worker.at < worker.end) /* the rest goes back, if nobody has taken more meanwhile */
+        __atomic_compare_exchange_n(&job->stores->used, &worker.end, worker.at, 0, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
+    cursor_close(&worker.cursor);
+    free(worker.spare.data);
     return NULL;
 }
 
-int each(struct job *job, visit *visit)
+/* What the kernel counts uses of at each call would be shared with the other threads, and fought over. */
+static void *help(void *given)
+{
+    unshare(CLONE_FILES);
+    prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0); /* there are none, but credentials become its own */
+    return work(given);
+}
+
+int each(struct job *job, visit *visit, uint32_t share)
 {
     pthread_t helpers[THREADS];
     pthread_attr_t roomy;
@@ -136,9 +144,10 @@ int each(struct job *job, visit *visit)
     pthread_attr_init(&roomy);
     pthread_attr_setstacksize(&roomy, 1 << 20); /* some C libraries give less than the lists of attributes take */
     job->visit = visit;
+    job->share = share;
     job->next = 0;
     while (started + 1 < wanted && started + 1 < THREADS && job->tree->count > 2u * SHARE * (started + 1))
-        if (pthread_create(&helpers[started++], &roomy, work, job)) { /* the sandbox may be at its limit of tasks */
+        if (pthread_create(&helpers[started++], &roomy, help, job)) { /* the sandbox may be at its limit of tasks */
             started--;
             break;
         }

@@ -5,14 +5,16 @@
  * change, so a tree that is packed again shares those that are the same; they are compared, since a write through a
  * mapping leaves no trace in a file's times. Large trees are worked on by a few threads.
  *
- * Nothing may change the tree meanwhile. Owners are not kept: there is one id in a sandbox. Change times, inode
- * numbers, the order of listings and which holes of a file have space allocated (only how much) are not restored.
+ * Nothing may change the tree meanwhile. Owners are not kept: there is one id in a sandbox. Change times and which
+ * holes of a file have space allocated (only how much) are not restored; inode numbers and the order of listings are
+ * either all as they were or all new, so that they do not tell what was touched since.
  */
 #pragma once
 
 #include "sandbox.h"
 
 #define NONE (~0u)
+#define SHARE 256             /* files that a thread takes at once */
 #define THREADS 4             /* that work on one tree, each with at most one file in memory */
 #define CAPACITY (1ull << 38) /* of a store; address space only, memory comes with use */
 
@@ -39,12 +41,15 @@ struct tree {
     struct entry *entries; /* the first is the root; parents come before their children */
     char *text;            /* names */
     uint32_t count, text_size;
+    uint32_t disk; /* the one that its inode numbers are of; for snapshot.c */
 };
 
 int store_open(struct store *store);
 int store_share(struct store *store, int fd);
 int tree_pack(int root, const char *skip, struct store *stores, const struct tree *base, struct tree *tree);
-int tree_unpack(int root, const struct store *stores, const struct tree *tree);
+int tree_unpack(int root, const struct store *stores, struct tree *tree); /* into an empty directory */
+/* Over the files that it was packed from or unpacked to. -1 where one of them is gone or replaced: half is done then. */
+int tree_renew(int root, const struct store *stores, struct tree *tree);
 void tree_hash(const struct store *stores, const struct tree *tree, unsigned char into[32]);
 
 /* ---- for pack.c and unpack.c ---- */
@@ -68,8 +73,14 @@ struct cursor cursor_at(const struct tree *tree, int root);
 int cursor_to(struct cursor *cursor, uint32_t to); /* a descriptor of the directory, or -1 */
 void cursor_close(struct cursor *cursor);
 
+struct worker { /* one of the threads, with what it keeps for itself */
+    struct cursor cursor;
+    struct buffer spare;
+    uint64_t at, end; /* of the store, for its next blocks: several threads in one page wait for each other */
+};
+
 struct job;
-typedef int visit(struct job *job, struct cursor *cursor, struct buffer *spare, uint32_t i);
+typedef int visit(struct job *job, struct worker *worker, uint32_t i);
 struct job {
     struct tree *tree;
     const struct tree *base; /* to share with, or NULL */
@@ -77,7 +88,7 @@ struct job {
     struct store *stores;
     int root;
     visit *visit;
-    uint32_t next;
+    uint32_t share, next;
     int error;
 };
-int each(struct job *job, visit *visit); /* all entries, by several threads */
+int each(struct job *job, visit *visit, uint32_t share); /* all entries, by several threads, so many at once */

@@ -259,7 +259,8 @@ static void reap_command(const struct box *box, struct live *live)
     live->ending.cpu_us = (used.ru_utime.tv_sec + used.ru_stime.tv_sec) * 1000000ull;
     live->ending.cpu_us += used.ru_utime.tv_usec + used.ru_stime.tv_usec;
     if (box->guest) {
-        live->ending.tasks = live->ending.status ? usage_of_all("/proc").tasks + 1 : 0; /* the command is reaped */
+        uint64_t tasks = live->ending.status ? tasks_at_failure("/proc", box->limits.pids) : 0;
+        live->ending.tasks = tasks + (live->ending.status != 0); /* the command is reaped */
         end_processes();
     }
 }

@@ -36,6 +36,7 @@ def compare(
         try:
             for pair in range(used["pairs"] + 1):
                 (mine, my_loss), answer = ours(pair), peer.step()
+                print(f"pair {pair}: {mine:.1f} s, TRL {answer['seconds']:.1f} s", file=sys.stderr, flush=True)
                 if pair:
                     theirs, their_loss = answer["seconds"], answer["loss"]
                     values = {"vs_trl": theirs / mine, "seconds_ours": mine, "seconds_trl": theirs}

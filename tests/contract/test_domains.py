@@ -159,7 +159,7 @@ def test_a_wrong_answer_scores_zero(name: str, level: int, play: Play) -> None:
     domain = domain_of(name)
     tasks = some(domain, level, few(domain, 12))
     plays = [
-        (task, [*domain.gold(other), Message("assistant", "done")])
+        (task, [*domain.gold(other), *[Message("assistant", "done")] * task.limits.turns])
         for task, other in itertools.pairwise(tasks)
         if domain.gold(task) != domain.gold(other)
     ]

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,19 +20,34 @@ from temper.core.protocols import Handle
 sys.path.insert(0, str(Path(__file__).parent))  # workers get this process's path
 
 COUNTER = "workers:Counter"
+EXECUTORS = [
+    pytest.param(name, marks=pytest.mark.ray) if name == "ray" else name
+    for name in sorted(registry.names("scheduling.executors"))
+]
 
 
-@pytest.fixture(params=sorted(registry.names("scheduling.executors")))
-def on_worker(request: pytest.FixtureRequest) -> Callable[[Callable[[Handle], Awaitable[Any]]], Any]:
+@pytest.fixture(scope="module", params=EXECUTORS)
+def executor(request: pytest.FixtureRequest) -> Iterator[str]:
+    """Its name. Ray is started once for all tests, because a start takes seconds."""
+    if request.param == "ray":
+        ray = pytest.importorskip("ray")
+        ray.init(num_cpus=1, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
+    yield request.param
+    if request.param == "ray":
+        ray.shutdown()
+
+
+@pytest.fixture
+def on_worker(executor: str) -> Callable[[Callable[[Handle], Awaitable[Any]]], Any]:
     """on_worker(f): what f gives, run on a counter that begins at 1."""
 
     async def run(f: Callable[[Handle], Awaitable[Any]]) -> Any:
-        module, config = registry.configure("scheduling.executors", request.param)
-        executor = module.create(config)
+        module, config = registry.configure("scheduling.executors", executor)
+        workers = module.create(config)
         try:
-            return await f(await executor.spawn(COUNTER, {"from": 1}, {"cpus": 1}))
+            return await f(await workers.spawn(COUNTER, {"from": 1}, {"cpus": 1}))
         finally:
-            await executor.close()
+            await workers.close()
 
     return lambda f: asyncio.run(run(f))
 
@@ -126,21 +142,13 @@ def test_what_a_method_raises_is_told_and_the_worker_goes_on(on_worker):
     ("factory", "config", "why"),
     [("workers:Missing", {}, "no attribute"), ("no.such:f", {}, "No module"), (COUNTER, {}, "KeyError")],
 )
-def test_a_worker_that_cannot_be_made_says_why(factory, config, why):
-    async def run():
-        for name in registry.names("scheduling.executors"):
-            module, settings = registry.configure("scheduling.executors", name)
-            with pytest.raises(BackendError, match=why):
-                await module.create(settings).spawn(factory, config, {})
-
-    asyncio.run(run())
+def test_a_worker_that_cannot_be_made_says_why(executor, factory, config, why):
+    module, settings = registry.configure("scheduling.executors", executor)
+    with pytest.raises(BackendError, match=why):
+        asyncio.run(module.create(settings).spawn(factory, config, {}))
 
 
-def test_what_cannot_be_given_is_refused():
-    async def run():
-        for name in registry.names("scheduling.executors"):
-            module, settings = registry.configure("scheduling.executors", name)
-            with pytest.raises(RefusedError, match="gpus=1"):
-                await module.create(settings).spawn(COUNTER, {"from": 1}, {"cpus": 1, "gpus": 1, "disk": 0})
-
-    asyncio.run(run())
+def test_what_cannot_be_given_is_refused(executor):
+    module, settings = registry.configure("scheduling.executors", executor)
+    with pytest.raises(RefusedError, match="gpus=1000"):
+        asyncio.run(module.create(settings).spawn(COUNTER, {"from": 1}, {"cpus": 1, "gpus": 1000, "disk": 0}))

@@ -98,7 +98,6 @@ def test_pinned_requirements_are_installed_once_and_a_hundred_sandboxes_start_wi
         "import tiny_dep, os; print(tiny_dep.VALUE, os.environ['COLOUR'], open('made').read())"
     )
     pip = hashlib.sha256(bundled[0].read_bytes()).hexdigest()
-    pip = hashlib.sha256(bundled[0].read_bytes()).hexdigest()
     version = bundled[0].name.split("-")[1]
     (project / "env.toml").write_text(
         f'python = ["tiny-dep==1.2 --hash=sha256:{sha256}", "pip=={version} --hash=sha256:{pip}"]\n'

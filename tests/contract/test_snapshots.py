@@ -257,6 +257,65 @@ def test_ten_thousand_files_come_back_and_are_proven_by_their_hash() -> None:
     within("local", test)
 
 
+BEGIN = """
+import contextlib, os
+os.makedirs("d/e")
+for name in ("a", "long", "d/b", "d/e/c"): open(name, "w").write(name * 3000)
+os.link("a", "d/a"); os.symlink("a", "s"); os.mkfifo("p"); os.truncate("long", 1 << 20)
+with contextlib.suppress(OSError):  # a tmpfs has attributes since Linux 6.6
+    os.setxattr("d", "user.x", b"1"); os.setxattr("d/b", "user.x", b"1")
+"""
+SPOIL = """
+import contextlib, os
+open("a", "w").write("x"); open("d/b", "a").write("more"); open("long", "r+").write("y" * 9000); os.chmod("p", 0o777)
+with contextlib.suppress(OSError):
+    os.setxattr("a", "user.y", b"2"); os.removexattr("d", "user.x")
+os.chmod("d/e", 0o711)
+os.utime("s", (1, 2), follow_symlinks=False); os.posix_fallocate(os.open("d/e/c", 2), 0, 1 << 16)
+os.makedirs("new/deep"); open("new/deep/f", "w").close(); open("d/f", "w").close()
+"""
+FLAG = """
+import contextlib, fcntl, os, struct
+with contextlib.suppress(OSError):  # not every tmpfs has flags
+    fcntl.ioctl(os.open("a", 0), 0x40086602, struct.pack("l", 0x40))  # FS_IOC_SETFLAGS, FS_NODUMP_FL
+"""
+LOOK = """
+import fcntl, os, struct
+print([(name, os.lstat(name).st_ino) for name in ("a", "d", "d/a", "d/b", "d/e", "d/e/c", "long", "p", "s")])
+print(sorted(os.listdir()), end=" ")
+try: print(struct.unpack("l", fcntl.ioctl(os.open("a", 0), 0x80086601, bytes(8)))[0] & 0x40)  # FS_IOC_GETFLAGS
+except OSError: print(0)
+"""
+
+
+def test_files_that_are_still_the_same_are_written_over_and_others_come_back_too() -> None:
+    def python(source: str) -> list[str]:
+        return ["python3", "-I", "-S", "-c", source]
+
+    async def test(backend: Any) -> None:
+        box = await backend.open(SandboxSpec())
+        assert (await box.exec(python(BEGIN))).ok
+        state = await box.snapshot()
+        proof, before = await box.manifest(state), (await box.exec(python(LOOK))).text
+        assert before.endswith("['a', 'd', 'long', 'p', 's'] 0\n")
+        for _ in range(2):
+            spoilt = await box.exec(python(SPOIL))
+            assert spoilt.ok, spoilt.text
+            assert await box.manifest() != proof
+            await box.rollback(state)
+            assert await box.manifest() == proof
+            assert (await box.exec(python(LOOK))).text == before
+        await box.exec(python(FLAG))
+        await box.rollback(state)
+        assert (await box.exec(python(LOOK))).text.endswith(" 0\n")
+        for spoil in ("mv a t; cp t a; rm t", "rm p; echo > p", "rm -r d", "mv a t; mv s a; mv t s", "ln a b; rm d/a"):
+            await box.exec(shell(spoil))
+            await box.rollback(state)
+            assert await box.manifest() == proof, spoil
+
+    within("local", test)
+
+
 def test_a_way_down_that_is_longer_than_a_path_may_be() -> None:
     dig = "import os\nfor n in range(3000): os.mkdir('d' * 50); os.chdir('d' * 50)\nopen('end', 'w').write('found')"
     climb = "import os\nfor n in range(3000): os.chdir('d' * 50)\nprint(open('end').read())"

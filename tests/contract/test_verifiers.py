@@ -68,6 +68,7 @@ def module(answer: str) -> dict[str, bytes]:
 
 SPECIMENS = {
     "exact": Specimen({"answer": "Paris"}, "Paris", "London"),
+    "similarity": Specimen({"answer": "siraP"}, "siraP", "Paris"),
     "math": Specimen({"answer": "42"}, "The answer is 42.", r"\boxed{41}", hang=r"\boxed{2^{2^{2^{100}}}}"),
     "code": Specimen(
         {"module": "m.py", "cases": [{"function": "f", "args": [2], "expect": 4}]},
@@ -354,4 +355,4 @@ def test_a_hang_costs_its_limit_and_scores_nothing(name, pool, sandboxes, loop):
     verdict, others, seconds = asyncio.run_coroutine_threadsafe(both(), loop).result()
     assert (verdict.status, verdict.blame, verdict.score) == ("graded", "policy", 0.0)
     assert [other.score for other in others] == [1.0] * 4
-    assert seconds < 30
+    assert seconds < 100

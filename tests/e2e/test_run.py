@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from temper.evaluation.outcome import Outcome
-from temper.runs.stages.rl import Opened, Progress, Rollout
+from temper.runs.stages.rl.records import Opened, Progress, Rollout
 from temper.store.run import RunDirectory
 
 HERE = Path(__file__).parent
@@ -109,7 +109,7 @@ def ours():
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("kills", [3, pytest.param(10, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("kills", [3, pytest.param(20, marks=pytest.mark.nightly)])
 def test_killed_at_random_moments_it_resumes_and_trains_each_rollout_once(kills, recipe, tmp_path):
     rng = random.Random(kills)
     path = tmp_path / "tiny"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from temper.verifiers.checks.tables import check, denoted, same
+from temper.verifiers.tables import check, denoted, same
 
 DATA = Path(__file__).parents[3] / "shared" / "data"
 ESCAPES = {"\\p": "|", "\\n": "\n", "\\\\": "\\"}
@@ -31,11 +31,11 @@ def test_answers_are_right_in_any_order_and_others_are_wrong() -> None:
         if any("|" in item or "\n" in item for item in gold):
             continue  # these characters separate items here
         judged += 1
-        assert check(" | ".join(gold), gold)[0], gold
-        assert check("Let me see.\n\nAnswer: " + " | ".join(gold[::-1]), gold)[0], gold
+        assert check(" | ".join(gold), {"answer": gold}).right, gold
+        assert check("Let me see.\n\nAnswer: " + " | ".join(gold[::-1]), {"answer": gold}).right, gold
         if len(gold) > 1:
-            assert not check(" | ".join(gold[1:]), gold)[0], gold
-        assert not check(" | ".join([*gold, "Atlantis"]), gold)[0], gold
+            assert not check(" | ".join(gold[1:]), {"answer": gold}).right, gold
+        assert not check(" | ".join([*gold, "Atlantis"]), {"answer": gold}).right, gold
         if len(gold) != len(other) or not all(same(*map(denoted, pair)) for pair in zip(gold, other, strict=True)):
-            assert not check(" | ".join(other), gold)[0] or sorted(other) == sorted(gold), (gold, other)
+            assert not check(" | ".join(other), {"answer": gold}).right or sorted(other) == sorted(gold), (gold, other)
     assert judged > 4000

@@ -13,6 +13,7 @@ from temper.core import registry
 from temper.core.errors import ConfigError, MissingError
 
 MOST_SAMPLES = 800  # right ones of a domain, and wrong ones: more than what is tried besides them on 300 tasks
+_JUDGED = "that a second rule could judge are beside its card"
 EXAMPLES = """Examples:
 
   temper audit arithmetic
@@ -20,6 +21,7 @@ EXAMPLES = """Examples:
   temper audit --all --json audit.json
   temper audit --mine runs/quickstart
   temper audit --samples runs/long
+  temper audit legal --harvest 240
 """
 
 
@@ -31,6 +33,8 @@ def audit(
     json_file: Annotated[Path | None, typer.Option("--json", help="Write cards and worst figures to a file.")] = None,
     mine: Annotated[Path | None, typer.Option("--mine", help="Look for attacks among the successes of a run.")] = None,
     samples: Annotated[Path | None, typer.Option("--samples", help="Keep rollouts of a run as known answers.")] = None,
+    harvest: Annotated[int, typer.Option("--harvest", help="Ask a model for so many answers first.")] = 0,
+    model: Annotated[str, typer.Option(help="The model that is asked; recipes' default otherwise.")] = "",
 ) -> None:
     """Measure verifiers with known answers, near misses and attacks; cards are kept beside the domains.
 
@@ -41,17 +45,19 @@ def audit(
         return
     if samples:
         from temper.store.run import RunDirectory
-        from temper.verifiers.audit.replay import harvest
+        from temper.verifiers.audit import replay
 
-        for kind, kept in asyncio.run(harvest(RunDirectory.view(samples), MOST_SAMPLES)).items():
-            typer.echo(f"{kind}: {kept} answers that a second rule could judge are beside its card")
+        for kind, kept in asyncio.run(replay.harvest(RunDirectory.view(samples), MOST_SAMPLES)).items():
+            typer.echo(f"{kind}: {kept} answers {_JUDGED}")
         return
     if everything == bool(domains):
         raise ConfigError("expected domains or --all; `temper list domains` names them")
     found, missing = {}, []
     for kind in domains or sorted(registry.names("domains")):
         try:
-            found[kind] = _card(kind, again)
+            if harvest:
+                _ask(kind, harvest, model)
+            found[kind] = _card(kind, again or bool(harvest))
         except MissingError as error:  # the package of an extra
             if domains:
                 raise
@@ -64,6 +70,15 @@ def audit(
         json_file.write_bytes(cards.summary(found, commit()))
     elif missing or any(card.shortfall() for card in found.values()):
         raise typer.Exit(1)
+
+
+def _ask(kind: str, answers: int, model: str) -> None:
+    from temper.cli.display import display
+    from temper.runs.harvest import harvest
+
+    with display(Path(kind)) as sink:
+        kept = asyncio.run(harvest(kind, answers, model, MOST_SAMPLES, [sink]))
+    typer.echo(f"{kind}: {kept} answers {_JUDGED}")
 
 
 def _card(kind: str, again: bool) -> Any:

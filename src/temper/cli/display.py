@@ -17,7 +17,7 @@ from temper.core.protocols import Sink
 from temper.core.trace import Event
 
 LINE_SECONDS = 5.0  # between two lines about the same part of the run, without a terminal
-QUIET = ("admitted", "rollout", "outcome")
+QUIET = ("admitted", "rollout", "outcome", "trained")
 
 
 @contextlib.contextmanager

@@ -20,6 +20,7 @@ EXAMPLES = """Examples:
   temper run my.toml --dry-run
   temper run --resume runs/quickstart
   temper run --resume runs/quickstart stages.1.trainer.micro_tokens=4096
+  torchrun --nproc-per-node 2 -m temper.cli run quickstart
 """
 
 
@@ -41,6 +42,10 @@ def run(
     from temper.cli.display import display
     from temper.runs import driver
     from temper.runs import recipe as recipes
+    from temper.training.parallel import follower, world
+
+    if follower.followed():
+        return
 
     if resume:
         changes = [recipe, *(overrides or ())] if recipe else []
@@ -58,7 +63,7 @@ def run(
         if from_scratch:
             shutil.rmtree(path, ignore_errors=True)
         work = lambda sinks: driver.start(loaded, path, sinks)  # noqa: E731
-    with display(path) as sink:
+    with world.joined(), display(path) as sink:
         try:
             report = asyncio.run(_interruptible(work([sink])))
         except (KeyboardInterrupt, asyncio.CancelledError):

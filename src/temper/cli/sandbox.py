@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import shutil
 import signal
+import ssl
 import sys
 import time
 from collections.abc import AsyncIterator, Iterator
@@ -16,7 +17,7 @@ import typer
 
 from temper.cli import app
 from temper.core import registry
-from temper.core.errors import MissingError, RefusedError, nearest
+from temper.core.errors import ConfigError, MissingError, RefusedError, nearest
 from temper.core.task import SandboxSpec
 
 group = typer.Typer(
@@ -95,26 +96,37 @@ def execute(
     raise typer.Exit(found.code if found.cause == "exited" else 1)
 
 
-@group.command("serve", epilog="Example:\n\n  temper sandbox serve --host 10.0.0.5 --key-file ~/.temper-key")
+@group.command(
+    "serve",
+    epilog="Examples:\n\n  temper sandbox serve\n\n"
+    "  temper sandbox serve --host 10.0.0.5 --key-file key --certificate tls.crt --certificate-key tls.key",
+)
 def serve(
-    host: Annotated[str, typer.Option(help="Address to listen on; beyond loopback a key is needed.")] = "127.0.0.1",
+    host: Annotated[
+        str, typer.Option(help="Address to listen on; beyond loopback a key and a certificate are needed.")
+    ] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port to listen on.")] = 7411,
     key_file: Annotated[str, typer.Option(help="File with the shared key, 32 characters or more.")] = "",
+    certificate: Annotated[str, typer.Option(help="File with the certificate for TLS (PEM).")] = "",
+    certificate_key: Annotated[str, typer.Option(help="File with the certificate's private key.")] = "",
     backend: Annotated[str, typer.Option(help="Which sandbox: see `temper list sandboxes`.")] = "local",
 ) -> None:
     """Offer this machine's sandboxes to others, who name it as `sandboxes.kind = "remote"`; until interrupted."""
-    from temper.sandboxes import remote
+    from temper.sandboxes import link, remote
 
-    asyncio.run(_serve(backend, host, port, remote.read_key(key_file)))
+    if bool(certificate) != bool(certificate_key):
+        raise ConfigError("expected --certificate and --certificate-key together, got one of them")
+    tls = link.tls_of(certificate, certificate_key)
+    asyncio.run(_serve(backend, host, port, remote.read_key(key_file), tls))
 
 
-async def _serve(backend: str, host: str, port: int, key: bytes) -> None:
+async def _serve(backend: str, host: str, port: int, key: bytes, tls: ssl.SSLContext | None) -> None:
     from temper.sandboxes.serve import serving
 
     module, config = registry.configure("sandboxes", backend)
     sandboxes = module.create(config)
     try:
-        async with serving(sandboxes, host, port, key) as bound:
+        async with serving(sandboxes, host, port, key, tls) as bound:
             typer.echo(f"{backend} sandboxes at {host}:{bound}")
             await asyncio.get_running_loop().create_future()
     finally:

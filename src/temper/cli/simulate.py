@@ -14,6 +14,7 @@ EXAMPLES = """Examples:
   temper simulate
   temper simulate steps=200 policy.eta=2 cluster.gradient=774
   temper simulate runs/quickstart steps=20 policy.batch=128 policy.group=4 policy.capacity=64 cluster.decode=64
+  temper simulate cluster.replicas=8 cluster.cache=4e5 cluster.speed.base=0.02 cluster.speed.each=2e-4
   temper simulate cluster.toml --compare
 """
 
@@ -53,6 +54,13 @@ def simulate(
     typer.echo(
         f"{outcome.trained} rollouts in {outcome.steps} steps, {outcome.in_flight} at most at once; used: {used}"
     )
+    if asked.cluster.replicas:
+        typer.echo(
+            f"replicas: {outcome.migrations} migrations, {outcome.preemptions} preempted as a cache was full, "
+            f"{outcome.expired} caches given up during tools, {outcome.prefilled:.3g} tokens read"
+        )
+    if asked.cluster.memory:
+        typer.echo(f"memory: {outcome.evicted} rollouts began again, as sandboxes used more than there was")
     if suggestion:
         typer.echo(str(suggestion))
 

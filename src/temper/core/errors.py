@@ -5,8 +5,9 @@ TemperError                  exit code 1
  ├─ MissingError             3   a model, a file, a package or a plugin is not there
  ├─ CorruptError             4   a checkpoint or a record does not read back as it was written
  ├─ RefusedError             5   this machine or this model cannot do what was asked for (law 12)
- └─ BackendError             6   something of ours broke: sandbox, engine, worker, disk
-     └─ DeadlineError        6   a wait passed its limit; the message names what was waited for
+ ├─ BackendError             6   something of ours broke: sandbox, engine, worker, disk
+ │   └─ DeadlineError        6   a wait passed its limit; the message names what was waited for
+ └─ BudgetError              7   a budget of the recipe is used up; nothing finished is lost
 """
 
 from __future__ import annotations
@@ -43,6 +44,10 @@ class BackendError(TemperError):
 
 class DeadlineError(BackendError):
     pass
+
+
+class BudgetError(TemperError):
+    exit_code = 7
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

@@ -72,6 +72,13 @@ class Engine(Protocol):
     async def close(self) -> None: ...
 
 
+@runtime_checkable
+class Metered(Protocol):
+    """A separate capability of some engines and others: seconds by stage that they have worked, however many waited."""
+
+    def busy(self) -> Mapping[str, float]: ...
+
+
 class Reply(Struct, frozen=True, eq=False):
     """An assistant message and the segments that this call added: what was given since, and what was sampled.
 

@@ -110,8 +110,10 @@ def wrong(task: Task) -> Answers:
         yield "not carried out", f"{terms}={terms}"
 
 
-def second(task: Task, answer: str) -> bool:
-    """The last number that is written is the last one of the reference."""
+def second(task: Task, answer: str) -> bool | None:
+    """The last number that is written is the last one of the reference. LaTeX is left open."""
+    if "\\" in answer:
+        return None
     said, gold = (_NUMBER.findall(text) for text in (answer, task.reference["answer"]))
     return bool(said and gold) and Fraction(said[-1]) == Fraction(gold[-1])
 

@@ -23,6 +23,8 @@ from temper.core.task import Case, Limits, Message, SandboxSpec, Split, Task, To
 from temper.domains.generated import LEVELS, Draft, stream
 from temper.rollouts.environments import ToolEnvironment
 from temper.rollouts.toolsets import ToolError, Toolset, tool
+from temper.verifiers.audit.bench import Bench
+from temper.verifiers.audit.samples import differs
 
 HIDDEN = 44  # cases of the reference, besides edges; each slip of the function fails at least one of them
 _TEST = """import {module}
@@ -102,6 +104,12 @@ class CodeRepair:
                 if _differ({**solution, path: text}, solution, calls):
                     yield Case(right=False, why=why, artifacts=_encoded({**solution, path: text}))
                     break
+
+    async def second_opinion(self, task: Task, case: Case, bench: Bench) -> bool | None:
+        """No difference in values on many more inputs than the hidden cases have."""
+        reference = task.reference
+        calls = [[c["function"], c.get("args", []), c.get("kwargs", {})] for c in reference["cases"]]
+        return not await differs(bench, task, reference["solution"], case.artifacts, reference["module"], calls)
 
 
 _MIRROR = {ast.Lt: ast.Gt, ast.Gt: ast.Lt, ast.LtE: ast.GtE, ast.GtE: ast.LtE, ast.Eq: ast.Eq, ast.NotEq: ast.NotEq}

@@ -23,6 +23,7 @@ from temper.core.task import Case, Limits, Message, Split, Task, ToolCall
 from temper.domains.generated import LEVELS, Draft, stream
 from temper.rollouts.environments import ToolEnvironment
 from temper.rollouts.toolsets import ToolError, Toolset, tool
+from temper.verifiers.audit.bench import Bench
 from temper.verifiers.checks import tscn
 from temper.verifiers.checks.scenes import Cell, Grid, solve
 
@@ -60,6 +61,16 @@ class GameLevels:
         for right, forms in ((True, right_forms(task)), (False, mutations(task))):
             for why, text in forms.items():
                 yield Case(right=right, why=why, artifacts={"level.tscn": text.encode()})
+
+    async def second_opinion(self, task: Task, case: Case, bench: Bench) -> bool | None:
+        """The author's level is right; a text without header, player, goal or a prefab that is needed is wrong."""
+        text = case.artifacts.get("level.tscn", b"").decode("utf-8", "replace").strip()
+        if text == task.reference["solution"].strip():
+            return True
+        counts = [rule for rule in task.reference["rules"] if rule["rule"] == "count" and rule["kind"] in PREFABS]
+        needed = {"player", "goal", *(rule["kind"] for rule in counts if rule["least"] > 0)}
+        header = re.search(r"^\[gd_scene\b.*\bformat=[34]\b", text, re.M)
+        return None if header and all(f"res://{kind}.tscn" in text for kind in needed) else False
 
 
 class Text(Struct):

@@ -23,6 +23,8 @@ from temper.core.task import Case, Limits, Message, SandboxSpec, Split, Task, To
 from temper.domains.generated import LEVELS, Draft, stream
 from temper.rollouts.environments import ToolEnvironment
 from temper.rollouts.toolsets import ToolError, Toolset, tool
+from temper.verifiers.audit.bench import Bench
+from temper.verifiers.audit.samples import differs
 
 
 def create(config: object = None) -> Refactoring:
@@ -75,6 +77,32 @@ class Refactoring:
             slip = re.sub(pattern, new, solution["m.py"], count=1)
             if slip != solution["m.py"] and _differ(solution["m.py"], slip, task.reference):
                 yield Case(right=False, why=why, artifacts=_encoded({"m.py": slip}))
+
+    async def second_opinion(self, task: Task, case: Case, bench: Bench) -> bool | None:
+        """Wrong is what does nothing, does not compile, lacks a function or behaves otherwise; right, the solution."""
+        assert task.sandbox is not None
+        old, reference = task.sandbox.files, task.reference
+        given = {path: text.decode("utf-8", "replace") for path, text in (*old.items(), *case.artifacts.items())}
+        try:
+            shapes = {path: ast.dump(ast.parse(text)) for path, text in given.items()}
+        except (SyntaxError, ValueError, RecursionError, MemoryError):
+            return False
+        if all(ast.dump(ast.parse(old[path])) == shape for path, shape in shapes.items()):
+            return False
+        names = {name: reference["renamed"].get(name, name) for name in reference["inputs"]}
+        if any(f"def {name}(" not in "\n".join(given.values()) for name in names.values()):
+            return False
+        ours = {**{path: text.decode() for path, text in old.items()}, **reference["solution"]}
+        calls = [[names[name], [_probe(kind, n) for kind in kinds], {}]
+                 for name, kinds in reference["inputs"].items() for n in range(30)]  # fmt: skip
+        if await differs(bench, task, ours, case.artifacts, reference["module"], calls):
+            return False
+        return True if all(shapes[path] == ast.dump(ast.parse(text)) for path, text in ours.items()) else None
+
+
+def _probe(kind: Mapping[str, Any], n: int) -> Any:
+    """The nth number, or a list of that many."""
+    return n - 9 if "int" in kind else [(7 * k + n) % 40 - 5 for k in range(n % 6)]
 
 
 _LAYOUTS: dict[str, Callable[[str], str]] = {

@@ -26,6 +26,7 @@ from temper.core.task import Case, Limits, Message, SandboxSpec, Split, Task, To
 from temper.domains.generated import LEVELS, Draft, stream
 from temper.rollouts.environments import ToolEnvironment
 from temper.rollouts.toolsets import ToolError, Toolset, tool
+from temper.verifiers.audit.bench import Bench
 
 DATABASES = 3  # at least
 _RUNNER = """
@@ -99,6 +100,16 @@ class Sql:
         }
         for query in sorted(_near_misses(gold, theme) | more):
             yield Case(right=False, why=f"one change: {query}"[:80], artifacts={"query.sql": query.encode()})
+
+    async def second_opinion(self, task: Task, case: Case, bench: Bench) -> bool | None:
+        """No difference in rows, on the databases and on shuffled ones. Columns in another order are left open."""
+        query = case.artifacts.get("query.sql", b"").decode("utf-8", "replace")
+        asked = (task.reference["databases"], task.reference["query"], query)
+        exact, loose = [
+            not await bench.pool.run("temper.verifiers.audit.screens:sql", *asked, whole, seconds=5.0)
+            for whole in (True, False)
+        ]
+        return True if exact else None if loose else False
 
 
 def _turned(found: re.Match[str]) -> str:

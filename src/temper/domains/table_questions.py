@@ -10,6 +10,7 @@ tools; the last line of the answer counts, with items separated by "|".
 from __future__ import annotations
 
 import random
+import re
 from collections import Counter
 from collections.abc import Callable
 from datetime import date, timedelta
@@ -31,7 +32,7 @@ _THEMES = (  # what a row is, the column with few values, and a number with its 
 
 
 def create(config: object = None) -> Written:
-    return Written("table_questions", "tables", draw, gold, right, wrong)
+    return Written("table_questions", "tables", draw, gold, right, wrong, second)
 
 
 def gold(task: Task) -> str:
@@ -68,6 +69,23 @@ def wrong(task: Task) -> Answers:
     if len(items) > 1:
         yield "an item less", " | ".join(items[1:])
         yield "an item twice", " | ".join([*items, items[0]])
+
+
+def second(task: Task, answer: str) -> bool | None:
+    """The items as they stand, alone on the last line, are right; where a name of them is nowhere, or all that is said
+    is a list of other names or one other number, it is wrong."""
+    items = [item.casefold() for item in task.reference["answer"]]
+    lines = [line.strip(" .*").casefold() for line in answer.split("\n") if line.strip()]
+    said = [part.strip() for part in lines[-1].rpartition("answer:")[2].split("|")] if lines else []
+    if sorted(said) == sorted(items):
+        return True
+    if not said:
+        return False
+    known = {name.casefold() for name in _NAMES}
+    plain = all(part.isdecimal() or part in known for part in said)
+    there = re.findall(r"[a-z]+", answer.casefold())
+    lacking = [item for item in items if item.isalpha() and item not in there]
+    return False if lacking or (plain and all(item.isdecimal() or item in known for item in items)) else None
 
 
 class Row(Struct, frozen=True):

@@ -12,6 +12,7 @@ from __future__ import annotations
 import base64
 import gzip
 import io
+import json
 import random
 import tarfile
 from collections import Counter
@@ -26,6 +27,7 @@ from temper.domains.generated import LEVELS, Draft, stream
 from temper.rollouts.environments import ToolEnvironment
 from temper.rollouts.toolsets import ToolError, Toolset, tool
 from temper.verifiers import terminal as verifier
+from temper.verifiers.audit.bench import Bench
 
 TREE = "tree.json"
 
@@ -81,6 +83,22 @@ class Terminal:
                 yield case(False, f"{path} has a line more", {**rest, path: {**entry, "text": entry["text"] + "x\n"}})
             if "mode" in task.reference["files"][path]:
                 yield case(False, f"{path} has another mode", {**rest, path: {**entry, "mode": "604"}})
+
+    async def second_opinion(self, task: Task, case: Case, bench: Bench) -> bool | None:
+        """The tree as the commands leave it is right; one that lacks a file, or has one of another text, is wrong."""
+        if TREE not in case.artifacts:
+            return False
+        tree = json.loads(case.artifacts[TREE])
+        wanted, written = task.reference["files"], task.reference["written"]
+        for path, entry in wanted.items():
+            said = tree.get(path, {}).get("text", "")
+            if path not in tree or ("text" in entry and said.rstrip("\n") != entry["text"].rstrip("\n")):
+                return False
+            if path in written and said != SCRIPTS[written[path]][1]:
+                return None
+        extra = [path for path, found in tree.items() if found["kind"] != "dir" and path not in wanted]
+        plain = all(entry.keys() <= {"text"} or path in written for path, entry in wanted.items())
+        return None if extra or not plain else True
 
 
 class Shell(Toolset):

@@ -12,7 +12,9 @@ a given order, among the tools of all worlds. The simulators run in this process
 
 from __future__ import annotations
 
+import json
 import random
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -24,6 +26,7 @@ from temper.core.task import Case, Limits, Message, Split, Task, ToolCall
 from temper.domains.generated import LEVELS, Draft, stream
 from temper.rollouts.environments import ToolEnvironment
 from temper.rollouts.toolsets import ToolError, Toolset, tool
+from temper.verifiers.audit.bench import Bench
 
 
 def create(config: object = None) -> Tools:
@@ -84,6 +87,17 @@ class Tools:
                 yield case
         state = {**task.reference["state"], "extra": 1}
         yield Case(right=False, why="something more was changed", artifacts=_delivered(state, calls))
+
+    async def second_opinion(self, task: Task, case: Case, bench: Bench) -> bool | None:
+        """The gold answer's end, and its calls in its order. Other orders, and more lookups, are left open."""
+        if not case.artifacts or json.loads(case.artifacts["state.json"]) != task.reference["state"]:
+            return False
+        calls = [call for call in json.loads(case.artifacts["calls.json"]) if call.get("ok", True)]
+        made, gold = (
+            [json.dumps([call["name"], call["arguments"]], sort_keys=True) for call in some]
+            for some in (calls, task.reference["calls"])
+        )
+        return True if made == gold else False if Counter(gold) - Counter(made) else None
 
 
 _ADDING = frozenset({"pay", "add", "take"})

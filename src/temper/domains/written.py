@@ -13,6 +13,7 @@ from temper.core.protocols import Environment, Resources
 from temper.core.task import Case, Message, Split, Task
 from temper.domains.generated import LEVELS, Draft, stream
 from temper.rollouts.environments import ChatEnvironment
+from temper.verifiers.audit.bench import Bench
 
 Draw = Callable[[random.Random, int], Draft]
 Answers = Iterator[tuple[str, str]]  # (why it is right or wrong, the answer)
@@ -62,5 +63,5 @@ class Written:
                 if answer != gold:
                     yield Case(right=right, why=why, answer=answer)
 
-    def second_opinion(self, task: Task, case: Case) -> bool | None:
+    async def second_opinion(self, task: Task, case: Case, bench: Bench) -> bool | None:
         return self._second(task, case.answer)

@@ -7,12 +7,17 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
+
+from temper.evaluation.sections import Section, section, table
+
 Report = dict[str, Any]
 
 
 def markdown(report: Report) -> str:
     parts = [_headline(report), "![success by stage, and reward while training](report.png)", _domains(report)]
-    parts += [_measures(report), _counts(report), _reading(report), _exceptions(report), _settings(report)]
+    parts += [_measures(report), _counts(report), _spent(report)]
+    parts += [_reading(report), _exceptions(report), _settings(report)]
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
@@ -49,7 +54,7 @@ def _domains(report: Report) -> str:
     total = str(max(s["n"] for s in overall))
     rows.append(["**all tasks**", total, *map(_rate, overall), *(_points(report["gain"][gain]) for gain in gains)])
     rows.append(["mean of domains", "", *(_percent(s["macro"]) for s in stages.values()), *("" for _ in gains)])
-    return f"## By domain\n\n{_table(rows)}\n\n{_fallen(report, gains)}".rstrip()
+    return f"## By domain\n\n{table(rows)}\n\n{_fallen(report, gains)}".rstrip()
 
 
 def _fallen(report: Report, gains: list[str]) -> str:
@@ -71,7 +76,7 @@ def _measures(report: Report) -> str:
     for name, m in report["measures"].items():
         change = f"{m['difference']:+.4f} ({m['low']:+.4f} to {m['high']:+.4f})"
         rows.append([name, m["metric"], m["better"], str(m["n"]), f"{m['before']:.4f}", f"{m['after']:.4f}", change])
-    return f"## Each stage's own measure\n\n{_table(rows)}"
+    return f"## Each stage's own measure\n\n{table(rows)}"
 
 
 def _counts(report: Report) -> str:
@@ -81,12 +86,18 @@ def _counts(report: Report) -> str:
         masked = [_by_domain(stage, "infra"), _by_domain(stage, "invalid")]
         share = _percent(all_["malformed"] / all_["rollouts"])
         rows.append([name, str(all_["rollouts"]), f"{all_['malformed']} ({share})", *masked, str(all_["retried"])])
-    return f"## Counted apart\n\n{_table(rows)}"
+    return f"## Counted apart\n\n{table(rows)}"
 
 
 def _by_domain(stage: Report, status: str) -> str:
     where = [f"{name} {s['masked'][status]}" for name, s in stage["domains"].items() if s["masked"][status]]
     return f"{stage['overall']['masked'][status]}" + (f" ({', '.join(where)})" if where else "")
+
+
+def _spent(report: Report) -> str:
+    found = msgspec.convert(report["spent"], tuple[Section, ...])
+    story = "Steps, decisions with their reasons, and what was biased: [why.html](why.html), or `temper why`."
+    return "\n\n".join([*map(section, found), story]) if found else ""
 
 
 def _reading(report: Report) -> str:
@@ -141,8 +152,3 @@ def _points(change: Report) -> str:
 
 def _caution(change: Report) -> str:
     return ", which these tasks cannot tell from zero" if change["low"] <= 0 <= change["high"] else ""
-
-
-def _table(rows: list[list[str]]) -> str:
-    lines = ["| " + " | ".join(row) + " |" for row in rows]
-    return "\n".join([lines[0], "|---" * len(rows[0]) + "|", *lines[1:]])

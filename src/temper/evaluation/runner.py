@@ -13,8 +13,10 @@ from msgspec.structs import replace
 from temper.core.task import Message, Task
 from temper.core.trace import Trace, Verdict
 from temper.evaluation.outcome import Outcome
+from temper.scheduling.placement import worker_of
+from temper.scheduling.retry import exhausted
 
-RETRIES = 2
+ATTEMPTS = 3
 
 
 async def evaluate(
@@ -50,10 +52,19 @@ def with_examples(task: Task, demonstrations: Sequence[tuple[Message, ...]]) -> 
     return replace(task, messages=(*system, *examples, *task.messages[len(system) :]))
 
 
+async def settled(run_one: Callable[[], Awaitable[tuple[Trace, Verdict]]]) -> tuple[int, Trace, Verdict]:
+    """How many attempts it took, and the last: one that was lost to a fault of ours is made again."""
+    attempts, workers = 0, set[str]()
+    while True:
+        trace, verdict = await run_one()
+        attempts += 1
+        workers |= {worker_of(trace)} - {""}
+        if verdict.status != "infra" or exhausted(attempts, len(workers), ATTEMPTS):
+            return attempts, trace, verdict
+
+
 async def _run(task: Task, run_one: Callable[[Task], Awaitable[tuple[Trace, Verdict]]], stage: str) -> Outcome:
-    attempts, (trace, verdict) = 1, await run_one(task)
-    while verdict.status == "infra" and attempts <= RETRIES:
-        attempts, (trace, verdict) = attempts + 1, await run_one(task)
+    attempts, trace, verdict = await settled(lambda: run_one(task))
     return Outcome(
         task=task.id,
         domain=task.domain,

@@ -17,6 +17,7 @@ from temper.evaluation.compare import compare
 from temper.evaluation.outcome import Outcome, success_by_task
 from temper.evaluation.page import markdown
 from temper.evaluation.plot import draw
+from temper.evaluation.sections import Section
 from temper.evaluation.statistics import pass_at_k, wilson
 from temper.store.run import RunDirectory
 
@@ -26,7 +27,7 @@ Curve = Mapping[str, Sequence[tuple[int, float]]]  # by domain: (step, mean rewa
 class Facts(Struct, frozen=True, kw_only=True):
     """What the outcomes do not know. `wall_s`: from the first command to the end. `unaudited`: law 7's exceptions.
 
-    `measures`: each stage's own held-out metric, before and after.
+    `measures`: each stage's own held-out metric, before and after. `spent`: see `diagnosis.spending`.
     `examples`: how many the base model had in its prompt. `settings`: more for the record (tokens, ages, seeds, …).
     """
 
@@ -38,6 +39,7 @@ class Facts(Struct, frozen=True, kw_only=True):
     unaudited: tuple[str, ...] = ()
     settings: dict[str, Any] = field(default_factory=dict)
     measures: dict[str, Any] = field(default_factory=dict)
+    spent: tuple[Section, ...] = ()
 
 
 def write(run: RunDirectory, outcomes: Sequence[Outcome], facts: Facts, curve: Curve | None = None) -> dict[str, Any]:

@@ -2,12 +2,14 @@
 
 Engine and trainer each hold one. Frozen tensors are shared with the `Base` (and so between policies); trainable ones
 (the adapter, or every weight in full fine-tuning) are this policy's own copies, moved by `trainable` and
-`load_trainable`. Log-probs, losses and sampling are for the callers: here tokens become hidden states.
+`load_trainable`. Log-probs, losses and sampling are for the callers: here tokens become hidden states, of one policy
+or of several in one pass (`Policies`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -54,11 +56,7 @@ class Policy:
 
     def hidden(self, ids: Tensor, positions: Tensor, layout: Layout) -> Tensor:
         """Final hidden states (T, D) of flattened tokens: ids and positions int64 (T,)."""
-        h = self.body.embed_tokens(ids[None])  # (1, T, D)
-        rotary = self.body.rotary_emb(h, position_ids=positions[None])
-        for layer in self.body.layers:
-            h = layer(h, position_embeddings=rotary, layout=layout)
-        return self.body.norm(h)[0]
+        return _hidden(self.body, ids, positions, layout)
 
     def trainable(self) -> dict[str, nn.Parameter]:
         """What is trained, by the hub's names (and `...lora_A`, `...lora_B`): the live parameters, not copies."""
@@ -81,6 +79,53 @@ class Policy:
         if all_of_them and self._head is not None:
             found["lm_head.weight"] = self._head
         return found
+
+
+class Policies:
+    """Policies by name over one base, in one pass; the first is called "". Each is trained, saved and fed as before.
+
+    Tokens of one policy alone are computed by that policy itself, bit for bit.
+    """
+
+    def __init__(self, first: Policy) -> None:
+        self.by_name = {"": first}
+        self._rows: dict[str, Tensor] = {}
+        self._body: nn.Module | None = None  # frozen, and shared by all; built when there is a second policy
+
+    def add(self, name: str, policy: Policy) -> None:
+        """Raises ConfigError for a name that is taken, another base, and policies with weights of their own."""
+        first = self.by_name[""]
+        if name in self.by_name:
+            raise ConfigError(f"a policy called {name!r} is already there: names must be unique, and not empty")
+        if policy.base is not first.base or any(p.adapter is None and p.trainable() for p in (first, policy)):
+            raise ConfigError(f"policy {name!r} cannot join: all must be adapters over one `Base` that stays frozen")
+        if self._body is None:
+            self._body = _build(first.base, copy=False)[0].requires_grad_(False)
+            lora.join(self._body, "", first.body, self._rows)
+        lora.join(self._body, name, policy.body, self._rows)
+        self.by_name[name] = policy
+
+    def remove(self, name: str) -> None:
+        assert self._body is not None
+        del self.by_name[name]
+        lora.part(self._body, name)
+
+    def hidden(self, ids: Tensor, positions: Tensor, layout: Layout, rows: Mapping[str, Tensor]) -> Tensor:
+        """As `Policy.hidden`. `rows`: by policy, the indices int64 (n,) of its tokens; each token is somebody's."""
+        if len(rows) == 1:
+            return self.by_name[next(iter(rows))].hidden(ids, positions, layout)
+        assert self._body is not None
+        self._rows.clear()
+        self._rows.update(rows)
+        return _hidden(self._body, ids, positions, layout)
+
+
+def _hidden(body: Any, ids: Tensor, positions: Tensor, layout: Layout) -> Tensor:
+    h = body.embed_tokens(ids[None])  # (1, T, D)
+    rotary = body.rotary_emb(h, position_ids=positions[None])
+    for layer in body.layers:
+        h = layer(h, position_embeddings=rotary, layout=layout)
+    return body.norm(h)[0]
 
 
 def _build(base: Base, copy: bool) -> tuple[nn.Module, nn.Parameter | None]:

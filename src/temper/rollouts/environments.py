@@ -46,7 +46,7 @@ class ChatEnvironment:
         pass
 
     async def fork(self, n: int) -> list[ChatEnvironment]:
-        return [ChatEnvironment(self.task) for _ in range(n)]
+        return [copy.copy(self) for _ in range(n)]
 
     async def close(self) -> None:
         pass

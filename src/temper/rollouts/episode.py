@@ -3,7 +3,8 @@
 Limits hold by turn, by sampled tokens and by wall clock; running into one is a stop reason, the policy's own doing.
 What breaks through no doing of the policy becomes `Trace.fault`; nothing but cancellation leaves this loop, and the
 environment is closed either way. A turn costs what is new in it: nothing of the history is rendered or copied again
-here. The task's reference is not looked at. Grading, retries and branching live elsewhere.
+here. The task's reference is not looked at. Grading and retries live elsewhere, and so does what becomes of an episode
+that is forked (`rollouts.branching`).
 """
 
 from __future__ import annotations
@@ -38,32 +39,9 @@ async def run_episode(
     clock: Callable[[], float],
 ) -> tuple[Trace, dict[str, bytes]]:
     """The trace, and the declared artifacts (none after a fault). `seed` decides the sampling seed of every turn."""
-    episode = _Episode(task, environment, model, replace(params, seed=seed), trace_id, clock)
-    stop: Stop = "fault"
-    fault: Fault | None = None
-    artifacts: dict[str, bytes] = {}
-    try:
-        ended = await episode.turns()
-        artifacts = await episode.world(environment.artifacts(), "artifacts")
-        stop = ended
-    except FaultError as error:
-        fault = error.fault
-    finally:
-        # Shielded, so that a second cancellation does not leave a sandbox behind.
-        await asyncio.shield(asyncio.ensure_future(episode.close()))
-    episode.note("end", stop)
-    trace = Trace(
-        id=trace_id,
-        task=task.id,
-        domain=task.domain,
-        seed=seed,
-        segments=tuple(episode.segments),
-        stop=stop,
-        events=tuple(episode.events),
-        cost=episode.cost,
-        fault=fault,
-    )
-    return trace, artifacts
+    episode = Episode(task, environment, model, replace(params, seed=seed), trace_id, clock)
+    await episode.play()
+    return episode.trace(), episode.artifacts
 
 
 def turn_seed(seed: int, turn: int) -> int:
@@ -72,8 +50,11 @@ def turn_seed(seed: int, turn: int) -> int:
 
 
 @dataclass
-class _Episode:
-    """What grows while the loop runs. `path` holds the indices of the current branch, `history` its segments."""
+class Episode:
+    """What grows while the loop runs. `path` holds the indices of the current branch, `history` its segments.
+
+    `before`: what was spent on the way here by the episode that this one was forked from.
+    """
 
     task: Task
     environment: Environment
@@ -87,14 +68,54 @@ class _Episode:
     history: list[Segment] = field(default_factory=list)
     events: list[Event] = field(default_factory=list)
     cost: Cost = field(default_factory=Cost)
+    before: Cost = field(default_factory=Cost)
+    turn: int = 0
+    stop: Stop = "fault"
+    fault: Fault | None = None
+    artifacts: dict[str, bytes] = field(default_factory=dict)
 
-    async def turns(self) -> Stop:
+    async def play(self, until: int = -1) -> bool:
+        """To the end, where the environment is closed; True where turn `until` comes next, and all is still open."""
+        open_still = False
+        try:
+            ended = await self._turns(until)
+            if ended is None:
+                open_still = True
+            else:
+                self.artifacts = await self.world(self.environment.artifacts(), "artifacts")
+                self.stop = ended
+        except FaultError as error:
+            self.fault = error.fault
+        finally:
+            if not open_still:  # shielded, so that a second cancellation does not leave a sandbox behind
+                await asyncio.shield(asyncio.ensure_future(self.close()))
+        return open_still
+
+    def trace(self) -> Trace:
+        return Trace(
+            id=self.id,
+            task=self.task.id,
+            domain=self.task.domain,
+            seed=self.params.seed,
+            segments=tuple(self.segments),
+            stop=self.stop,
+            events=tuple(self.events),
+            cost=self.cost,
+            fault=self.fault,
+        )
+
+    async def _turns(self, until: int) -> Stop | None:
+        """How it ended; None where turn `until` comes next."""
         limits = self.task.limits
-        observation = await self.world(self.environment.start(), "start")
-        self.messages += observation.messages
+        if not self.turn:
+            observation = await self.world(self.environment.start(), "start")
+            self.messages += observation.messages
         last = Message("assistant")
-        for turn in range(limits.turns):
-            reply = await self._reply(turn)
+        while self.turn < limits.turns:
+            if self.turn == until:
+                return None
+            reply = await self._reply(self.turn)
+            self.turn += 1
             if reply.stop in ("length", "context"):
                 return "tokens" if reply.stop == "length" else "context"
             last = reply.message
@@ -103,7 +124,7 @@ class _Episode:
                 return "malformed" if last.malformed else "done" if last.calls else "answer"
             if self._elapsed() > limits.seconds:
                 return "seconds"
-            if self.cost.tokens_out >= limits.tokens:
+            if self._sampled() >= limits.tokens:
                 return "tokens"
         return "malformed" if last.malformed else "turns"
 
@@ -123,6 +144,7 @@ class _Episode:
             await _within(CLOSE_SECONDS, self.environment.close(), "close of the environment")
         except Exception as error:  # a boundary: whatever a domain or a backend raises must not lose the trace
             self.note("close-failed", f"{type(error).__name__}: {error}"[:2000])
+        self.note("end", self.stop)
 
     def note(self, what: str, why: str = "", **data: object) -> None:
         self.events.append(Event(when=self.clock(), what=what, whom=self.id, why=why, data=data))
@@ -141,7 +163,7 @@ class _Episode:
 
     async def _reply(self, turn: int) -> Reply:
         limits = self.task.limits
-        room = min(self.params.max_tokens, limits.turn_tokens, limits.tokens - self.cost.tokens_out)
+        room = min(self.params.max_tokens, limits.turn_tokens, limits.tokens - self._sampled())
         params = replace(self.params, max_tokens=room, seed=turn_seed(self.params.seed, turn))
         call = self.model.reply(self.messages, self.task.tools, params, self.history)
         started = self.clock()
@@ -178,9 +200,13 @@ class _Episode:
         else:
             self.messages.append(reply.message)
 
+    def _sampled(self) -> int:
+        return self.before.tokens_out + self.cost.tokens_out
+
     def _elapsed(self) -> float:
         """What the policy answers for: not the queue, nor prefill, in whose time an engine's queue may hide."""
-        return self.cost.tool + self.cost.decode
+        spent = self.before + self.cost
+        return spent.tool + spent.decode
 
 
 async def _within(seconds: float, call: Awaitable[T], what: str) -> T:

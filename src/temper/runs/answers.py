@@ -18,7 +18,6 @@ from temper.core.errors import ConfigError
 from temper.core.protocols import SamplingParams
 from temper.core.task import Task
 from temper.core.trace import Group, Sample
-from temper.engines.scripted import ScriptedChat
 from temper.runs.assess import heldout
 from temper.runs.demonstrations import Shown, by_share
 from temper.runs.workshop import Workshop
@@ -79,14 +78,10 @@ async def answered(
         trace_id = f"{name}-{number}-{slot}"
         if trace_id in traces:
             return Sample(traces[trace_id], verdicts[trace_id])
-        model = shop.model
-        if slot == "gold":
-            model = ScriptedChat(shop.domains[task.domain].gold(task), shop.chat)
+        model = shop.gold(task) if slot == "gold" else shop.model
         seed = random.Random(f"{shop.recipe.seed}:{trace_id}").getrandbits(48)
         async with room:
             trace, verdict = await shop.attempt(task, model, replace(params, seed=seed), trace_id)
-        shop.run.traces.append(trace)
-        shop.run.verdicts.append(verdict)
         shop.progress(next(done), len(tasks) * len(slots))
         return Sample(trace, verdict)
 

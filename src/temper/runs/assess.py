@@ -29,10 +29,7 @@ async def assess(shop: Workshop, label: str, count: int = 0) -> None:
 
     async def one(task: Task) -> tuple[Trace, Verdict]:
         params = msgspec.structs.replace(settings.sampling, seed=shop.recipe.seed)
-        trace, verdict = await shop.attempt(task, shop.model, params, f"{label}-{task.id}", left[task.id])
-        shop.run.traces.append(trace)
-        shop.run.verdicts.append(verdict)
-        return trace, verdict
+        return await shop.attempt(task, shop.model, params, f"{label}-{task.id}", left[task.id])
 
     def record(done: int, outcome: Outcome) -> None:
         log.append(outcome)

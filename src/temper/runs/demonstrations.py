@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+from functools import partial
 
 from msgspec import Struct
 
@@ -11,7 +12,7 @@ from temper.core.errors import ConfigError
 from temper.core.protocols import SamplingParams
 from temper.core.task import Message, Task
 from temper.core.trace import Trace
-from temper.engines.scripted import ScriptedChat
+from temper.evaluation.runner import settled
 from temper.runs.workshop import Workshop
 
 AT_ONCE = 16
@@ -30,8 +31,9 @@ async def played(shop: Workshop, counts: dict[str, int]) -> list[Trace]:
 
     async def play(task: Task, number: int) -> Trace:
         async with room:
-            model = ScriptedChat(shop.domains[task.domain].gold(task), shop.chat)
-            trace, verdict = await shop.attempt(task, model, SamplingParams(), f"gold-{task.domain}-{number}")
+            name, model = f"gold-{task.domain}-{number}", shop.gold(task)
+            attempt = partial(shop.attempt, task, model, SamplingParams(), name, store=False)
+            _, trace, verdict = await settled(attempt)
         if verdict.masked or verdict.score < 1:
             why = verdict.evidence[0].text if verdict.evidence else verdict.why
             raise ConfigError(f"the gold answer of {task.id} does not pass its verifier ({verdict.why}): {why}")

@@ -17,7 +17,9 @@ from temper.core.errors import CorruptError
 from temper.core.protocols import Sink
 from temper.core.trace import Event
 from temper.evaluation import scorecard
+from temper.evaluation.diagnosis import diagnosis, elapsed, spending
 from temper.evaluation.outcome import Outcome
+from temper.evaluation.sections import page
 from temper.models import scalar
 from temper.runs.assess import assess
 from temper.runs.fitting import measures
@@ -74,6 +76,7 @@ async def _stages(recipe: Recipe, run: RunDirectory, sinks: list[Sink], began: f
             if beside:
                 continue
             await _part(shop, f"evaluate-{table['kind']}", partial(assess, shop, table["kind"]))
+        shop.event("finished", recipe.name)
         _report(shop)
         return run.path / "report.json"
 
@@ -85,8 +88,13 @@ async def _part(shop: Workshop, what: str, work: Callable[[], Awaitable[None]], 
         if trains:
             await _adopt(shop, before)
         return
+    shop.accounts.begin(what)
     shop.event("part", what, "started")
-    await work()
+    try:
+        await work()
+    except BaseException as error:
+        shop.event("stopped", what, str(error) or "interrupted")
+        raise
     log.append(Done(what, shop.version))
     shop.event("part", what, "finished")
 
@@ -106,31 +114,24 @@ async def _adopt(shop: Workshop, stage: Done) -> None:
 def _report(shop: Workshop) -> None:
     recipe, run = shop.recipe, shop.run
     curve: dict[str, list[tuple[int, float]]] = {}
-    for record in run.metrics:
+    steps = {m.step: m for m in run.metrics if m.stage == "rl"}  # one that was taken again after a crash counts once
+    for step, record in sorted(steps.items()):
         for key, value in record.values.items():
-            if record.stage == "rl" and key.startswith("reward/"):
-                curve.setdefault(key.removeprefix("reward/"), []).append((record.step, value))
+            if key.startswith("reward/"):
+                curve.setdefault(key.removeprefix("reward/"), []).append((step, value))
     facts = scorecard.Facts(
         name=recipe.name,
         model=recipe.model.base,
         commit=_commit(),
-        wall_s=_seconds(run),
+        wall_s=sum(elapsed(run.events).values()),
         examples=recipe.evaluation.examples,
         unaudited=exceptions(recipe),
         settings={"seed": recipe.seed},
         measures=measures(run),
+        spent=spending(run),
     )
     scorecard.write(run, list(run.log("outcomes", Outcome)), facts, curve)
-
-
-def _seconds(run: RunDirectory) -> float:
-    """From the first command to the end, time between processes left out."""
-    total = last = 0.0
-    for event in run.events:
-        if event.what == "process":
-            total, last = total + last + event.data["seconds_before"], 0.0
-        last = max(last, event.when)
-    return total + last
+    run.write("why.html", page(recipe.name, diagnosis(run)))
 
 
 def _commit() -> str:

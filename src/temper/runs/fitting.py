@@ -13,6 +13,7 @@ from typing import Any, Literal
 import numpy as np
 from msgspec import Struct
 
+from temper.core.trace import Cost
 from temper.evaluation.statistics import bootstrap
 from temper.runs.workshop import Workshop
 from temper.store.run import RunDirectory
@@ -58,9 +59,11 @@ async def fit(
         shop.metrics(kind, learner.version, values)
         done = learner.version - start
         shop.progress(done, len(steps))
+        shop.accounts.spend(Cost(gradient=values["seconds"]))
         if done % every == 0 or done == len(steps):
             with shop.run.checkpoint(f"{kind}-{learner.version:06d}") as folder:
                 await shop.computed(learner.save, folder / "trainer")
+            shop.accounts.afford()
     await measure(shop, kind, "after", *held)
 
 

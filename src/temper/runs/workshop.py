@@ -8,28 +8,33 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import random
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
+import msgspec
+
 from temper.core import registry
+from temper.core.blame import FaultError
 from temper.core.errors import ConfigError
-from temper.core.protocols import ChatModel, Domain, Engine, Resources, SamplingParams, SandboxBackend, Sink, Verifier
+from temper.core.protocols import ChatModel, Engine, Metered, SamplingParams, Sink
 from temper.core.task import Split, Task
-from temper.core.trace import Event, Trace, Verdict
+from temper.core.trace import Cost, Event, Trace, Verdict
 from temper.engines.chat import EngineChat
+from temper.engines.scripted import ScriptedChat
 from temper.models.load import Base, load
 from temper.models.policy import Policy
-from temper.rollouts.episode import run_episode
+from temper.runs.accounts import Accounts
+from temper.runs.arena import Arena, Plan
+from temper.runs.farm import Farm, lost
 from temper.runs.recipe import Recipe
-from temper.sandboxes.pool import leased, named
+from temper.runs.worker import Far, Order, Setup
+from temper.store import codec
 from temper.store.run import Metrics, RunDirectory
+from temper.training.parallel.sharded import spread
 from temper.verifiers.grading import grade
-from temper.verifiers.pool import Pool
 
 T = TypeVar("T")
 
@@ -42,12 +47,10 @@ class Workshop:
     base: Base
     policy: Policy
     engine: Engine
-    model: ChatModel
+    model: ChatModel | Far  # what is evaluated
     chat: Any
-    domains: dict[str, Domain]
-    sandboxes: SandboxBackend
-    grading: SandboxBackend  # the same ones, for the verifiers
-    pool: Pool
+    arena: Arena
+    farm: Farm | None = None  # environment workers, where the recipe asks for them
     compute: ThreadPoolExecutor
     version = 0  # of the weights that were published last
 
@@ -56,10 +59,13 @@ class Workshop:
         self.run = run
         self.sinks = sinks
         self.began = time.monotonic()
-        self.domains = {d.kind: _domain(d.kind, d.settings) for d in recipe.domains}
+        domains = {d.kind: d.settings for d in recipe.domains}
+        self.plan = Plan(domains=domains, sandbox=recipe.sandbox, verifier_workers=recipe.verifier_workers)
+        self.arena = Arena(self.plan)
+        self.domains = self.arena.domains
         self.levels = {d.kind: d.level for d in recipe.domains}
         self.shares = {d.kind: d.share for d in recipe.domains}
-        self._verifiers: dict[str, Verifier] = {}
+        self.accounts = Accounts(recipe, run, self.event, self.clock)
 
     def clock(self) -> float:
         """Seconds since this process took up the run."""
@@ -92,8 +98,18 @@ class Workshop:
     async def publish(self, version: int, mode: str = "recompute") -> None:
         """Hand the trained weights to the engine as `version`, unless it has them."""
         if version > self.engine.version:
-            await self.engine.publish(self.policy.trainable(), version, mode)
+            began, weights = self.clock(), await self.computed(self.policy.trainable)
+            await self.engine.publish(weights, version, mode)
+            size = sum(w.nbytes for w in weights.values())
+            self.accounts.spend(Cost(sync=self.clock() - began), bytes={"sync": size})
         self.version = version
+
+    def learning(self) -> Policy:
+        """A new policy to train."""
+        model = self.recipe.model
+        adapter = model.adapter if model.train == "adapter" else None
+        policy = Policy(self.base, adapter, True, seed=self.recipe.seed)
+        return spread(policy) if model.shard else policy
 
     async def computed(self, work: Callable[..., T], *args: Any) -> T:
         """Run `work` on the compute thread, in turn with the engine's steps."""
@@ -106,34 +122,65 @@ class Workshop:
                 raise ConfigError(f"domain {domain} gives tasks that say they are of {task.domain!r}")
             yield task
 
+    def gold(self, task: Task) -> ChatModel | Far:
+        """The model that says the domain's own answer: in the workers where there are any, else here."""
+        return "gold" if self.farm else ScriptedChat(self.domains[task.domain].gold(task), self.chat)
+
     async def attempt(
-        self, task: Task, model: ChatModel, params: SamplingParams, trace_id: str, origin: Task | None = None
+        self,
+        task: Task,
+        model: ChatModel | Far,
+        params: SamplingParams,
+        trace_id: str,
+        origin: Task | None = None,
+        store: bool = True,
     ) -> tuple[Trace, Verdict]:
-        """One episode and its verdict; never raises for what happened inside.
+        """One episode and its verdict, stored in the run; see `Arena.attempt`. `model`: one here, or the workers'.
 
-        `origin`: the task whose world and grader are used, where `task` shows the model a longer prompt.
+        Raises BudgetError where another one is more than the recipe allows.
         """
-        domain = self.domains[task.domain]
-        async with leased(self.sandboxes, trace_id) as sandboxes:
-            resources = Resources(sandboxes, self.clock, random.Random(f"{trace_id}:{params.seed}"))
-            environment = domain.environment(task, resources)
-            trace, artifacts = await run_episode(
-                task, environment, model, params, trace_id=trace_id, seed=params.seed, clock=self.clock
-            )
-        return trace, await grade(origin or task, trace, artifacts, self.verifier(task))
+        self.accounts.afford()
+        if isinstance(model, str):
+            order = Order(trace=trace_id, task=task, model=model, params=params, origin=origin)
+            trace, verdict, encoded = await self._afar(order)
+        else:
+            trace, verdict = await self.arena.attempt(task, model, params, trace_id, self.clock, origin)
+            encoded = trace
+        if store:
+            self.run.traces.append(encoded)
+            self.run.verdicts.append(verdict)
+        self.accounts.spend(trace.cost, trace.domain)
+        return trace, verdict
 
-    def verifier(self, task: Task) -> Verifier:
-        name, settings = self.domains[task.domain].verifier(task)
-        key = f"{name}:{sorted(settings.items())}"
-        if key not in self._verifiers:
-            module, config = registry.configure("verifiers", {"kind": name, **settings})
-            self._verifiers[key] = module.create(config, self.pool, self.grading)
-        return self._verifiers[key]
+    async def forked(
+        self, task: Task, params: SamplingParams, trace_id: str, turn: int, children: int
+    ) -> tuple[Trace, tuple[Verdict, ...]]:
+        """One tree of episodes and the verdicts on its leaves, stored in the run; see `Arena.forked`."""
+        assert not isinstance(self.model, str)
+        self.accounts.afford()
+        trace, verdicts = await self.arena.forked(task, self.model, params, trace_id, self.clock, turn, children)
+        self.accounts.spend(trace.cost, trace.domain)
+        self.run.traces.append(trace)
+        for verdict in verdicts:
+            self.run.verdicts.append(verdict)
+        return trace, verdicts
+
+    async def _afar(self, order: Order) -> tuple[Trace, Verdict, Trace | msgspec.Raw]:
+        """By a worker. The trace comes encoded and is stored so, without its tokens being copied once more."""
+        assert self.farm is not None
+        try:
+            trace, verdict = await self.farm.attempt(order)
+        except FaultError as error:
+            gone = lost(order, error, self.clock())
+            task = order.origin or order.task
+            return gone, await grade(task, gone, {}, self.arena.verifier(task)), gone
+        return codec.decode(trace, Trace), codec.decode(verdict, Verdict), msgspec.Raw(trace)
 
 
 @contextlib.asynccontextmanager
 async def opened(recipe: Recipe, run: RunDirectory, sinks: list[Sink]) -> AsyncIterator[Workshop]:
     """Load the model, start engine, sandboxes and verifier workers; end them all, whatever happens."""
+    afar = recipe.workers.model if recipe.workers else None
     shop = Workshop(recipe, run, sinks)
     async with contextlib.AsyncExitStack() as stack:
         shop.compute = stack.enter_context(ThreadPoolExecutor(1, "compute"))
@@ -141,23 +188,25 @@ async def opened(recipe: Recipe, run: RunDirectory, sinks: list[Sink]) -> AsyncI
         shop.base = await shop.computed(load, recipe.model.base, recipe.model.dtype)
         module, config = registry.configure("models.chat", recipe.model.chat)
         shop.chat = module.create(config, shop.base.tokenizer)
-        module, config = registry.configure("sandboxes", recipe.sandbox)
-        shop.sandboxes = module.create(config)
-        shop.grading = named(shop.sandboxes, "verifiers")
-        stack.push_async_callback(shop.sandboxes.close)
-        shop.pool = await stack.enter_async_context(Pool(workers=recipe.verifier_workers))
+        await stack.enter_async_context(shop.arena)
         module, config = registry.configure("engines", recipe.engine)
+        if recipe.deterministic:
+            config = msgspec.structs.replace(config, batch_invariant=True)
         adapter = recipe.model.adapter if recipe.model.train == "adapter" else None
         shop.engine = module.create(
             config, base=shop.base, adapter=adapter, full=adapter is None, executor=shop.compute
         )
         stack.push_async_callback(shop.engine.close)
         shop.model = EngineChat(shop.engine, shop.chat, name="policy")
-        shop.policy = await shop.computed(partial(Policy, shop.base, adapter, True, seed=recipe.seed))
-        shop.event("ready", recipe.model.base)
+        if recipe.workers:
+            tokenizer = shop.base.tokenizer.to_str()
+            setup = Setup(plan=shop.plan, tokenizer=tokenizer, chat=recipe.model.chat, model=afar)
+            shop.farm = await stack.enter_async_context(Farm(recipe.workers, setup, shop.event, shop.clock))
+            shop.model = "given" if afar else shop.model
+        shop.policy = await shop.computed(shop.learning)
+        at_once = recipe.workers.count * recipe.workers.at_once if recipe.workers else getattr(config, "slots", 64)
+        shop.accounts.meters = shop.engine, shop.arena
+        compute = "compute" if isinstance(shop.engine, Metered) else "gradient"
+        shop.accounts.workers = {compute: 1, "verification": recipe.verifier_workers, "environment": at_once}
+        shop.event("ready", recipe.model.base, workers=shop.accounts.workers)
         yield shop
-
-
-def _domain(kind: str, settings: dict[str, Any]) -> Domain:
-    module, config = registry.configure("domains", {"kind": kind, **settings})
-    return module.create(config)

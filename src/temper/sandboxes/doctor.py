@@ -21,6 +21,7 @@ _WHY = {
     "disk": "a tmpfs of that size",
     "inodes": "a tmpfs with so many inodes",
     "snapshots": "packed copies, each with a manifest",
+    "sessions": "each in a process namespace of its own, which other commands cannot reach",
     "quotas": "kernel quotas by user (inotify, pipe buffers): each sandbox is a host user of its own as root only",
 }
 _SWITCHES = {

@@ -2,7 +2,8 @@
 
 The launcher sets up namespaces and mounts as its command line says; the first process inside is our helper, which
 serves the same requests as in `local`, with the same limits by process, evidence and seccomp filter. It can mount
-nothing, so there are no snapshots here. A backend of this kind brings the command line.
+nothing, so there are no snapshots here; and it can make no process that a program cannot signal, so there are no
+sessions: one command could end another and have it count as our fault. A backend of this kind brings the command line.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ ETC = {
 HIDDEN = ("interrupts", "cmdline", "timer_list", "keys", "key-users", "kallsyms", "kcore", "sysrq-trigger")  # of /proc
 LIMITS: dict[str, Enforcement] = {  # by our helper, whatever the walls
     "isolation": "hard", "network": "hard", "wall": "hard", "output": "hard", "file_size": "hard", "pids": "hard",
-    "open_files": "hard", "memory": "advisory", "cpu_seconds": "advisory", "quotas": "advisory",
+    "open_files": "hard", "memory": "advisory", "cpu_seconds": "advisory", "quotas": "advisory", "sessions": "none",
 }  # fmt: skip
 
 
@@ -146,6 +147,12 @@ class Guest:
     def use(self, box: local.Local) -> None:
         self.local, self.id, self.capabilities = box, box.id, box.capabilities
         self.exec, self.put, self.get, self.close = box.exec, box.put, box.get, box.close
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(
+            f"{type(self).__name__} has no {name}: sessions, terminals, warm interpreters and quick snapshots need "
+            "namespaces of our helper's making: use the local backend, or docker with a node"
+        )
 
 
 async def _spawned(argv: Sequence[str], stdin: Any) -> asyncio.subprocess.Process:

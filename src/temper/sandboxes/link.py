@@ -2,7 +2,7 @@
 
 Both ends prove that they know the key by answering the other's random challenge; it never crosses the wire. From then
 on each frame carries a keyed hash over its place in the stream, so that whoever sits in between can neither forge,
-repeat, drop nor reorder. He can read: over a network that is not yours, use a tunnel (ssh, WireGuard).
+repeat, drop nor reorder. So that he cannot read either, TLS is around it wherever the address is not loopback.
 Messages are msgpack of the types below, decoded strictly; nothing else is accepted.
 """
 
@@ -11,13 +11,16 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import hmac
+import ipaddress
 import secrets
+import ssl
 import struct
 from typing import Any
 
 import msgspec
 from msgspec import Raw, Struct
 
+from temper.core.errors import ConfigError
 from temper.core.task import SandboxSpec
 
 LARGEST = 256 << 20  # bytes of one message
@@ -91,6 +94,43 @@ class Link:
 
     def _seal(self, place: int, payload: bytes) -> bytes:
         return hashlib.blake2b(struct.pack("!Q", place) + payload, key=self._key, digest_size=_SEAL).digest()
+
+
+def is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def guard(host: str, key: bytes, tls: ssl.SSLContext | None, give: str) -> None:
+    """Beyond loopback both are needed; `give` says how. Raises ConfigError."""
+    if not is_loopback(host) and not (key and tls):
+        missing = "a certificate" if key else "a key" if tls else "a key and a certificate"
+        raise ConfigError(
+            f"{host} is not loopback, so that sandboxes there need {missing}: {give}; or use a tunnel to loopback"
+        )
+
+
+def tls_of(certificate: str, private: str = "") -> ssl.SSLContext | None:
+    """A server's with its private key, else that of a client who trusts `certificate` (its own, or a bundle of
+    authorities). None without a certificate. Raises ConfigError."""
+    if not certificate:
+        return None
+    try:
+        if private:
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            context.load_cert_chain(certificate, private)
+        else:
+            context = ssl.create_default_context(cafile=certificate)
+    except OSError as error:  # ssl's own errors are some, too
+        raise ConfigError(
+            f"expected a certificate and its key (PEM) in {certificate} {private}, got: {error}. To make them: openssl "
+            "req -x509 -newkey rsa:3072 -nodes -days 365 -subj /CN=sandboxes -addext subjectAltName=IP:ADDRESS "
+            "-keyout tls.key -out tls.crt"
+        ) from error
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    return context
 
 
 async def greet(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, key: bytes, *, client: bool) -> Link:

@@ -95,6 +95,7 @@ def capabilities_of(hello: wire.Note) -> dict[str, Enforcement]:
         "memory": "hard" if hello.memory else "advisory",
         "cpu_seconds": "hard" if hello.cpu else "advisory",
         "snapshots": "hard",
+        "sessions": "hard",
         "quotas": "hard" if hello.privileged else "advisory",
     }
 

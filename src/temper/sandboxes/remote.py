@@ -30,10 +30,12 @@ _GRACE = 60.0  # seconds beyond a call's own limit until the server counts as lo
 
 
 class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`key_file` holds the key that the server was given; none is needed for a server on this machine's loopback."""
+    """`key_file` holds the key that the server was given, `certificate` (PEM) what its own is verified against: itself,
+    or authorities. Neither is needed on this machine's loopback."""
 
     address: str = f"127.0.0.1:{PORT}"
     key_file: str = ""
+    certificate: str = ""
 
 
 def create(config: Config | None = None) -> Backend:
@@ -61,6 +63,8 @@ class Backend:
         if not host or not port.isdigit():
             raise ConfigError(f"sandboxes remote: expected an address like 10.0.0.5:{PORT}, got {config.address!r}")
         self._host, self._port, self._key = host.strip("[]"), int(port), read_key(config.key_file)
+        self._tls = link.tls_of(config.certificate)
+        link.guard(self._host, self._key, self._tls, "key_file and certificate")
         self._link: link.Link | None = None
         self._listener: asyncio.Task[None] | None = None
         self._numbers = itertools.count(1)
@@ -124,11 +128,12 @@ class Backend:
     async def _connect(self) -> tuple[link.Link, Mapping[str, Enforcement]]:
         try:
             async with asyncio.timeout(_CONNECT):
-                reader, writer = await asyncio.open_connection(self._host, self._port)
+                reader, writer = await asyncio.open_connection(self._host, self._port, ssl=self._tls)
                 try:
                     proven = await link.greet(reader, writer, self._key, client=True)
                     hello: link.Answer = await proven.receive(link.Answer)
-                    return proven, msgspec.msgpack.decode(hello.result, type=dict[str, Enforcement])
+                    offered = msgspec.msgpack.decode(hello.result, type=dict[str, Enforcement])
+                    return proven, {**offered, "sessions": "none"}  # the wire has no turns
                 except BaseException:
                     writer.transport.abort()
                     raise

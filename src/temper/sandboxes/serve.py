@@ -1,21 +1,21 @@
 """Serves a backend's sandboxes to other machines: `temper sandbox serve`; the other end is `remote`.
 
-A connection owns the sandboxes that it opened: when it ends, for whatever reason, they are closed. Without a key it
-listens on loopback only, where whoever has an account on this machine may run code in its sandboxes.
+A connection owns the sandboxes that it opened: when it ends, for whatever reason, they are closed. Without a key and
+TLS it listens on loopback only, where, without a key, whoever has an account may run code in its sandboxes.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import ipaddress
+import ssl
 from collections.abc import AsyncGenerator
 from typing import Any
 
 import msgspec
 
 from temper.core.blame import FaultError
-from temper.core.errors import ConfigError, RefusedError
+from temper.core.errors import RefusedError
 from temper.core.protocols import Sandbox, SandboxBackend, Snapshots
 from temper.sandboxes import link
 
@@ -23,10 +23,11 @@ _GREETING = 10.0
 
 
 @contextlib.asynccontextmanager
-async def serving(backend: SandboxBackend, host: str, port: int, key: bytes) -> AsyncGenerator[int]:
+async def serving(
+    backend: SandboxBackend, host: str, port: int, key: bytes, tls: ssl.SSLContext | None = None
+) -> AsyncGenerator[int]:
     """Serves while the context is open; gives the port, which the system chooses for 0. Raises ConfigError."""
-    if not key and not _is_loopback(host):
-        raise ConfigError(f"to serve on {host} needs a key, or whoever reaches it could run code here: --key-file")
+    link.guard(host, key, tls, "--key-file, --certificate and --certificate-key")
     connections: set[asyncio.Task[Any]] = set()
 
     async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -41,7 +42,7 @@ async def serving(backend: SandboxBackend, host: str, port: int, key: bytes) -> 
             connections.discard(task)  # type: ignore[arg-type]
             writer.transport.abort()
 
-    server = await asyncio.start_server(connected, host, port)
+    server = await asyncio.start_server(connected, host, port, ssl=tls)
     try:
         yield server.sockets[0].getsockname()[1]
     finally:
@@ -49,12 +50,6 @@ async def serving(backend: SandboxBackend, host: str, port: int, key: bytes) -> 
         for task in connections:
             task.cancel()
         await asyncio.gather(*connections, return_exceptions=True)
-
-
-def _is_loopback(host: str) -> bool:
-    with contextlib.suppress(ValueError):
-        return ipaddress.ip_address(host).is_loopback
-    return host == "localhost"
 
 
 class _Connection:

@@ -7,7 +7,9 @@ same evidence as `exec`. One lane runs one program at a time, so what a sandbox 
 the resident counts as the program's, as it would if the program had imported the same. What a program can tell: its
 parent, outside of its pid namespace, has the number 0.
 
-With `fresh` a run is a new interpreter instead, in the same surroundings: it shares not even memory with another.
+With `fresh` a run is a new interpreter instead, in the same surroundings: it shares not even memory with another. Where
+our helper cannot make such surroundings (a container, bubblewrap, another machine) a run is a new interpreter in a new
+sandbox: the same answers, but the price of a start and of imports.
 Not for programs that meet what earlier ones left: that is `exec`, or a session.
 """
 
@@ -33,6 +35,7 @@ from temper.sandboxes.box import Local
 # threads do not survive a fork
 _ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 _WARMING = 60.0  # seconds for an interpreter to import what it preloads
+_ARGUMENT = 128 << 10  # bytes of one argument, linux/binfmts.h
 
 
 class Zygote:
@@ -59,7 +62,9 @@ class Zygote:
         self._fresh = fresh
         self._path = ":".join(path)
         self._resident = [python, "-I", "-c", _resident(), self._path, ",".join(preload)]
-        self._interpreter = [python, "-sS" if path else "-IS", "-c"]
+        self._interpreter = [python, "-s" if path else "-I", "-c"]
+        self._try = f"import {', '.join(preload)}" if preload else ""
+        self._apart = False  # a new sandbox for each run
         self._idle: list[Local] = []
         self._free = asyncio.Semaphore(lanes or max(2, os.cpu_count() or 1))
         self._closed = False
@@ -76,8 +81,11 @@ class Zygote:
             if self._closed:
                 raise FaultError("backend-lost", "sandboxes.zygote", "the zygote is closed")
             lane = self._idle.pop() if self._idle else await self._open()
+            content = {**self._spec.files, **(files or {})}
+            if lane is None:
+                return await self._run_apart(source, stdin, content, seconds)
             try:
-                request = self._request(lane, source, stdin, {**self._spec.files, **(files or {})}, seconds)
+                request = self._request(lane, source, stdin, content, seconds)
                 found = await lane.execute(request, seconds, "a program to end")
             except FaultError:
                 await lane.close()
@@ -99,8 +107,22 @@ class Zygote:
             program = source.encode("utf-8", "surrogateescape")
             flags = wire.FRESH | wire.FORKED
             return wire.pack_exec(["-"], {}, stdin, seconds, flags=flags, files=files, program=program)
-        env = {**lane.env, "PYTHONPATH": self._path}
-        return wire.pack_exec([*self._interpreter, source], env, stdin, seconds, flags=wire.FRESH, files=files)
+        argv, env = self._command(source)
+        return wire.pack_exec(argv, {**lane.env, **env}, stdin, seconds, flags=wire.FRESH, files=files)
+
+    def _command(self, source: str) -> tuple[list[str], dict[str, str]]:
+        python, options, given = self._interpreter
+        return [python, options + "S" * self._fresh, given, source], {"PYTHONPATH": self._path}
+
+    async def _run_apart(self, source: str, stdin: bytes, files: Mapping[str, bytes], seconds: float) -> Exit:
+        argv, env = self._command(source)
+        if len(os.fsencode(source)) >= _ARGUMENT:
+            raise RefusedError(f"a program of {len(source)} characters is too long to be run in a sandbox of its own")
+        box = await self._backend.open(structs.replace(self._spec, files=dict(files)))
+        try:
+            return await box.exec(argv, stdin=stdin, seconds=seconds, env=env)
+        finally:
+            await box.close()
 
     async def _put_back(self, lane: Local) -> None:
         if self._closed:
@@ -108,19 +130,33 @@ class Zygote:
         else:
             self._idle.append(lane)
 
-    async def _open(self) -> Local:
-        """One more lane. Its resident counts as a process, beyond those of the spec."""
+    async def _open(self) -> Local | None:
+        """One more lane. Its resident counts as a process, beyond those of the spec. None: each run has a sandbox."""
+        if self._apart:
+            return None
+        if self._backend.capabilities().get("isolation", "none") == "none":
+            raise RefusedError("a zygote needs a backend that isolates, like local")
         spec = structs.replace(self._spec, files={}, pids=self._spec.pids + (not self._fresh))
-        lane: Any = await self._backend.open(spec)  # a Local, or a pool's
+        lane: Any = await self._backend.open(spec)
         try:
-            if not hasattr(lane, "warm"):
-                raise RefusedError(f"a zygote needs sandboxes of the local backend, got {type(lane).__name__}")
-            if not self._fresh and (problem := await lane.warm(self._resident, _ONE_THREAD, _WARMING)):
+            if problem := await self._warmed(lane):
                 raise BackendError(f"the interpreter of a zygote did not get warm: {problem}")
         except BaseException:
             await lane.close()
             raise
-        return lane
+        if not self._apart:
+            return lane
+        await lane.close()
+        return None
+
+    async def _warmed(self, lane: Any) -> str:
+        """Why not; "" when it is. `lane`: a Local, a pool's of it, or what cannot be one, where imports are tried."""
+        if hasattr(lane, "warm"):
+            return "" if self._fresh else await lane.warm(self._resident, _ONE_THREAD, _WARMING)
+        argv, env = self._command(self._try)
+        said = await lane.exec(argv, seconds=_WARMING, env=env)
+        self._apart = said.ok
+        return "" if said.ok else f"{said.evidence} {said.text[-300:]}"
 
 
 @cache

@@ -27,6 +27,7 @@ the groups that would become too old. That keeps short answers and drops long on
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Mapping
 
 from msgspec import Struct, field
@@ -34,6 +35,7 @@ from msgspec import Struct, field
 from temper.core.errors import ConfigError
 from temper.scheduling.fairness import Shares
 from temper.scheduling.queue import Lengths, Queue
+from temper.scheduling.retry import exhausted
 
 NEVER = 1 << 60
 
@@ -41,8 +43,10 @@ NEVER = 1 << 60
 class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """batch: samples of a step, a multiple of `group`. eta: greatest age in versions; 0 is synchronous.
 
-    capacity: samples running at once, 0 for what the slots allow. attempts: tries of one sample before its task is
-    quarantined. spare: share of groups opened beyond the slots, at the price of cancelling the longest.
+    capacity: samples running at once, 0 for what the slots allow. attempts: different workers that one sample may fail
+    on before its task is quarantined, or tries where workers have no names. spare: share of groups opened beyond the
+    slots, at the price of cancelling the longest. refill: where the algorithm wants groups that teach nothing replaced,
+    so many batches of them at most for one step.
     """
 
     batch: int = 64
@@ -51,16 +55,21 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     capacity: int = 0
     attempts: int = 3
     spare: float = 0.0
+    refill: int = 3
 
 
 class Ticket(Struct, frozen=True):
-    """Leave to run one sample, and why now. `attempt` counts from 0 and grows when the sample had to be run again."""
+    """Leave to run one sample, and why now. `attempt` counts from 0 and grows when the sample had to be run again.
+
+    `workers`: those with names on which it failed.
+    """
 
     group: int
     slot: int
     domain: str
     attempt: int = 0
     why: str = ""
+    workers: tuple[str, ...] = ()
 
 
 class Wait(Struct, frozen=True):
@@ -91,8 +100,8 @@ class Pacing:
     def __init__(self, config: Config, shares: Mapping[str, float], version: int = 0, until: int | None = None) -> None:
         if config.group < 1 or config.batch < 1 or config.batch % config.group:
             raise ConfigError(f"batch ({config.batch}) must be a positive multiple of group ({config.group})")
-        if config.eta < 0 or config.capacity < 0 or config.attempts < 1 or config.spare < 0:
-            raise ConfigError("eta, capacity and spare must be at least 0, attempts at least 1")
+        if config.eta < 0 or config.capacity < 0 or config.attempts < 1 or config.spare < 0 or config.refill < 0:
+            raise ConfigError("eta, capacity, spare and refill must be at least 0, attempts at least 1")
         self.config = config
         self.version = version
         self.until = until
@@ -106,6 +115,8 @@ class Pacing:
         self.pace = 0.0  # seconds of a version; 0 until one was trained
         self.kept = self.started = 0.0  # seconds of trained samples, and of these and the cancelled ones
         self.counts = [0, 0]  # samples of the same
+        self.refilled = Counter[int]()  # groups that taught nothing and were dropped, by the step that they were for
+        self._later: list[tuple[int, str, Mapping[int, int], Mapping[int, int]]] = []
         self._stepped = 0.0
         self._fresh = 0  # groups opened since the last step
         self._late: dict[int, dict[int, None]] = {}  # oldest version: groups that started and are not complete
@@ -134,6 +145,7 @@ class Pacing:
     def admit(self) -> Ticket | Wait:
         """The next sample to start: one that runs again, a probe of a new group, or the one with least laxity."""
         config = self.config
+        self._take()
         if config.capacity and self.running >= config.capacity:
             return Wait(f"capacity: {self.running} of {config.capacity} samples are running")
         while (number := self.queue.retried()) is not None:
@@ -149,7 +161,7 @@ class Pacing:
         return Wait(f"slots: {self.occupied} of {self.slots} hold untrained samples")
 
     def _open(self) -> Ticket:
-        domain = self.shares.charge()
+        domain = self._domain()
         number, self.next_group = self.next_group, self.next_group + 1
         self._fresh += 1
         self.groups[number] = _Group(domain, [Ticket(number, slot, domain) for slot in range(self.config.group)])
@@ -158,12 +170,16 @@ class Pacing:
             self.queue.probed(number, self.now, self.version + self.config.eta, self.lengths.estimate(number, domain))
         return ticket
 
+    def _domain(self) -> str:
+        """Of the next group."""
+        return self.shares.charge()
+
     def _start(self, number: int, why: str) -> Ticket:
         group = self.groups[number]
         waited = group.waiting.pop(0)
-        ticket = Ticket(number, waited.slot, group.domain, waited.attempt, why)
+        ticket = Ticket(number, waited.slot, group.domain, waited.attempt, why, waited.workers)
         group.running[ticket.slot] = self.now
-        group.versions[ticket.slot] = self.version
+        group.versions[ticket.slot] = min(self.version, group.versions.get(ticket.slot, NEVER))
         self.running += 1
         self._place(number, group)
         if not group.waiting:
@@ -177,15 +193,32 @@ class Pacing:
         self.lengths.expect(group, seconds)
         self._estimate(group)
 
-    def restore(self, group: int, domain: str, finished: Mapping[int, int]) -> None:
-        """After a crash: an untrained group with the oldest version of each finished slot; the other slots wait."""
-        self.shares.charge(domain)
-        waiting = [Ticket(group, s, domain) for s in range(self.config.group) if s not in finished]
-        self.groups[group] = _Group(domain, waiting, versions=dict(finished))
+    def restore(
+        self, group: int, domain: str, finished: Mapping[int, int], begun: Mapping[int, int] | None = None
+    ) -> None:
+        """After a crash: an untrained group with the oldest version of each finished slot; the other slots wait.
+
+        `begun`: the same of those that go on in the middle. Groups come in the order of their numbers; those for which
+        a step made room that was lost wait for it again, since with them the others could not all be trained in time.
+        """
         self.next_group = max(self.next_group, group + 1)
-        self._place(group, self.groups[group])
-        for _ in waiting:
-            self.queue.again(group)
+        self._later.append((group, domain, {**(begun or {}), **finished}, finished))
+        self._take()
+
+    def _take(self) -> None:
+        """Restored groups for which there is room."""
+        while self._later and self.occupied + self.config.group <= self.slots:
+            group, domain, known, finished = self._later.pop(0)
+            self.shares.charge(domain)
+            waiting = [Ticket(group, s, domain) for s in range(self.config.group) if s not in finished]
+            self.groups[group] = _Group(domain, waiting, versions={s: self._seen(v) for s, v in known.items()})
+            self._place(group, self.groups[group])
+            for _ in waiting:
+                self.queue.again(group)
+
+    def _seen(self, version: int) -> int:
+        """A version that a crash lost counts as the newest that there is, and so does -1: no token was sampled."""
+        return min(version, self.version) if version >= 0 else self.version
 
     def finished(self, ticket: Ticket, oldest_version: int, tokens: float = 1.0) -> None:
         """A sample was graded. `oldest_version`: of its tokens; `tokens`: how many training will use."""
@@ -194,29 +227,52 @@ class Pacing:
             return
         seconds = self.now - group.running.pop(ticket.slot)
         self.running -= 1
-        group.versions[ticket.slot] = oldest_version
+        group.versions[ticket.slot] = oldest_version if oldest_version >= 0 else self.version
         group.tokens += tokens
         group.seconds += seconds
         self._place(ticket.group, group)
         self.lengths.observe(ticket.group, ticket.domain, seconds)
         self._estimate(ticket.group)
 
-    def failed(self, ticket: Ticket, quarantine: bool = False) -> str:
-        """A masked sample: it alone is run again, unless its task cannot be graded. Gives the decision, in words."""
+    def failed(self, ticket: Ticket, quarantine: bool = False, worker: str = "") -> str:
+        """A masked sample: it alone is run again, unless its task cannot be graded. Gives the decision, in words.
+
+        `worker`: the one that it ran on, where workers have names.
+        """
         group = self.groups.get(ticket.group)
         if not group or ticket.slot not in group.running:
             return "dropped: its group is gone"
-        if quarantine or ticket.attempt + 1 >= self.config.attempts:
+        tries, workers = ticket.attempt + 1, ticket.workers
+        if worker and worker not in workers:
+            workers = (*workers, worker)
+        where = f" on {', '.join(workers)}" if workers else ""
+        if quarantine or exhausted(tries, len(workers), self.config.attempts):
             self._drop(ticket.group)
-            return "quarantined: " + (
-                "the task cannot be graded" if quarantine else f"{ticket.attempt + 1} attempts failed"
-            )
+            return "quarantined: " + ("the task cannot be graded" if quarantine else f"{tries} attempts failed{where}")
         del group.running[ticket.slot], group.versions[ticket.slot]
         self.running -= 1
-        group.waiting.insert(0, Ticket(ticket.group, ticket.slot, ticket.domain, ticket.attempt + 1))
+        group.waiting.insert(0, Ticket(ticket.group, ticket.slot, ticket.domain, tries, workers=workers))
         self._place(ticket.group, group)
         self.queue.again(ticket.group)
-        return f"retried: attempt {ticket.attempt + 2} of {self.config.attempts}"
+        limit = self.config.attempts
+        said = f"; it failed{where}, and {limit} different workers are the limit" if where else f" of {limit}"
+        return f"retried: attempt {tries + 1}{said}"
+
+    def refill(self, group: int, flat: bool) -> list[int]:
+        """A group is complete; `flat`: it teaches nothing. Gives the groups that are dropped now, for new ones."""
+        return self._dropped([group] if flat else [], self.due(group))
+
+    def due(self, group: int) -> int:
+        """The version at which a group that is complete will be trained, as far as is known."""
+        return self.version
+
+    def _dropped(self, flat: list[int], step: int) -> list[int]:
+        """As many of these as `refill` leaves to this step."""
+        dropped = flat[: max(0, self.config.refill * self.config.batch // self.config.group - self.refilled[step])]
+        self.refilled[step] += len(dropped)
+        for number in dropped:
+            self._drop(number)
+        return dropped
 
     def batch(self) -> list[int] | Wait:
         """The groups of the next step, or what it waits for. Call `trained` once the step is taken."""
@@ -254,21 +310,25 @@ class Pacing:
         self._fresh = 0
         taken, self._stepped = self.now - self._stepped, self.now
         self.pace = self.pace + 0.3 * (taken - self.pace) if self.pace else taken
-        cancelled = [
+        cancelled = self._overdue()
+        for number in cancelled:
+            self._drop(number)
+        self._take()
+        return cancelled
+
+    def _overdue(self) -> list[int]:
+        return [
             number
             for buckets in (self._late, self._ready)
             for oldest, numbers in buckets.items()
             if oldest + self.config.eta < self.version
             for number in numbers
         ]
-        for number in cancelled:
-            self._drop(number)
-        return cancelled
 
     def _place(self, number: int, group: _Group) -> None:
         """Keep the group in the bucket of its oldest version."""
         oldest = min(group.versions.values(), default=NEVER)
-        complete = len(group.versions) == self.config.group and not group.running
+        complete = not group.waiting and not group.running
         if complete and not group.complete:
             self.shares.complete(group.domain, group.tokens)
         if (oldest, complete) != (group.oldest, group.complete):

@@ -22,6 +22,15 @@ def backoff(attempt: int, name: str) -> float:
     return min(MOST, FIRST * 2.0 ** min(attempt - 1, 30)) * (0.5 + share / 2)
 
 
+def exhausted(tries: int, workers: int, attempts: int) -> bool:
+    """Whether what failed so often is given up. `workers`: the different ones that it failed on, 0 without names.
+
+    One broken worker condemns nobody: where workers have names it takes `attempts` of them, or three times as many
+    tries in all.
+    """
+    return (workers or tries) >= attempts or tries >= 3 * attempts
+
+
 class Breaker:
     """Opens after `limit` faults in a row; then one probe may start every `cool` seconds until something works.
 

@@ -14,7 +14,8 @@ from temper.scheduling import pacing
 from temper.scheduling.baselines import Rounds, WindowedFifo
 from temper.scheduling.ledger import Suggestion
 from temper.scheduling.pacing import Pacing
-from temper.scheduling.simulator import Cluster, Load, Outcome, Policy, Simulation
+from temper.scheduling.scene import Cluster, Load, Outcome
+from temper.scheduling.simulator import Policy, Simulation
 from temper.store.run import RunDirectory
 
 
@@ -57,7 +58,10 @@ def simulate(scenario: Scenario) -> tuple[Outcome, Suggestion | None]:
     policy = Pacing(scenario.policy, {load.name: load.share for load in scenario.loads})
     run = _simulation(scenario, policy, scenario.loads)
     outcome = run.run(scenario.steps)
-    workers = {stage: getattr(scenario.cluster, stage) for stage in ("decode", "tool", "verify")}
+    cluster, stages = scenario.cluster, ("prefill", "decode", "tool", "verify")
+    workers = {stage: getattr(cluster, stage) for stage in stages} | (
+        {"decode": cluster.replicas} if cluster.replicas else {}
+    )
     return outcome, run.ledger.suggestion({s: n for s, n in workers.items() if n} | {"gradient": 1})
 
 

@@ -1,26 +1,31 @@
 """A run on paper: the policy's own objects, driven by drawn or recorded lengths instead of an engine.
 
-Event-driven, on a simulated clock: a rollout goes through decode, tool and verify, each with so many workers and a
-first-come queue, then counts as finished; a step takes `gradient` seconds while sampling goes on. Anything with the
-six methods of `Policy` can be simulated, so other policies stand beside ours under the same rules (`baselines`).
+Event-driven, on a simulated clock: a rollout takes turns of decode and tool, then is verified, then counts as finished;
+a step takes `gradient` seconds while sampling goes on. Workers of a stage, and memory for sandboxes, come from `pools`.
+Anything with the six methods of `Policy` can be simulated, so others stand beside ours under the same rules
+(`baselines`).
 
-Not modelled: a rate that depends on the batch, prefill shared between samples, the cost of re-reading a cache after an
-update. Seconds here are whatever the workload's lengths are in (tokens, at one token a second).
+Decode is either so many slots, each of one token a second (seconds are then whatever the lengths are in), or replicas
+of an engine (`fleet`), whose steps take longer the more run there, and where prompts are read, caches are shared, run
+full, are held for tools and read again after an update.
 """
 
 from __future__ import annotations
 
 import heapq
 import random
-from collections import deque
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
+from functools import partial
 from typing import Protocol
 
-from msgspec import Struct, field
+from msgspec import field
 
-from temper.core.errors import ConfigError, TemperError
+from temper.core.errors import TemperError
+from temper.scheduling.fleet import Fleet, Session
 from temper.scheduling.ledger import Ledger
 from temper.scheduling.pacing import Ticket, Wait
+from temper.scheduling.pools import Change, Claim, Pools
+from temper.scheduling.scene import Cluster, Load, Outcome
 
 
 class Policy(Protocol):
@@ -36,83 +41,16 @@ class Policy(Protocol):
     def trained(self, groups: list[int], useless: Collection[int] = ()) -> list[int]: ...
 
 
-class Load(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Rollouts of one domain. Lengths are log-normal: `median`, spreads of the logarithm `between` tasks and `within`
-    one, cut at `cap`; or drawn from `recorded` groups. `tool`, `verify`: seconds after each; `slow` stretches seconds,
-    not tokens.
-    """
-
-    name: str = "all"
-    share: float = 1.0
-    median: float = 2500.0
-    between: float = 0.8
-    within: float = 0.5
-    cap: float = 32768.0
-    recorded: tuple[tuple[float, ...], ...] = ()
-    tool: float = 0.0
-    verify: float = 0.0
-    slow: float = 1.0
-
-    def draw(self, rng: random.Random, size: int) -> list[float]:
-        if self.recorded:
-            found = rng.choice(self.recorded)
-            return [rng.choice(found) for _ in range(size)]
-        scale = self.median * rng.lognormvariate(0, self.between)
-        return [min(self.cap, scale * rng.lognormvariate(0, self.within)) for _ in range(size)]
-
-
-class Cluster(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Workers by stage, 0 for as many as are asked for; seconds of a step; share of rollouts lost to infrastructure."""
-
-    decode: int = 1024
-    tool: int = 0
-    verify: int = 0
-    gradient: float = 0.0
-    failure: float = 0.0
-
-    def __post_init__(self) -> None:
-        if min(self.decode, self.tool, self.verify, self.gradient) < 0 or not 0 <= self.failure < 1:
-            raise ConfigError("workers and seconds must be at least 0, failure a share below 1")
-
-
-class Outcome(Struct, kw_only=True):
-    """What came out. Lengths are decode seconds.
-
-    goodput: decode seconds of trained rollouts over decode workers x time. waste: share of decode seconds not trained
-    on, in flight at the end included. length_bias: mean length trained over that of all groups opened.
-    bound: no order of the same trained rollouts ends before it. ages: trained samples by age.
-    """
-
-    steps: int = 0
-    seconds: float = 0.0
-    trained: int = 0
-    started: int = 0
-    failed: int = 0
-    cancelled: int = 0
-    goodput: float = 0.0
-    waste: float = 0.0
-    length_bias: float = 1.0
-    domain_bias: float = 1.0  # trained tokens of the domain farthest below its share, over that share
-    bound: float = 0.0
-    in_flight: int = 0  # most at once
-    ages: dict[int, int] = field(default_factory=dict)
-    utilisation: dict[str, float] = field(default_factory=dict)
-
-    @property
-    def age_max(self) -> int:
-        return max(self.ages, default=0)
-
-    @property
-    def age_mean(self) -> float:
-        return sum(age * n for age, n in self.ages.items()) / max(1, self.trained)
-
-
-class _Rollout(Struct, eq=False):
+class _Rollout(Session, eq=False, kw_only=True):
     ticket: Ticket
+    load: Load
     version: int
-    stages: list[tuple[str, float]]  # those to come
     length: float
-    since: float = -1.0  # when its stage began, -1 while it waits for a worker
+    peak: float  # GiB that its sandbox will be found to use
+    stages: list[tuple[str, float]] = field(default_factory=list)  # those to come, with seconds, or tokens of a replica
+    since: float = -1.0  # when its stage began, -1 while it waits
+    opened: float = 0.0  # when it got its sandbox
+    stamp: int = 0  # of its next event
 
 
 class Simulation:
@@ -125,106 +63,194 @@ class Simulation:
         self.clock = 0.0
         self.outcome = Outcome()
         self.ledger = Ledger()
-        self.free = {s: getattr(cluster, s) or 1 << 60 for s in ("decode", "tool", "verify")}
-        self.queues: dict[str, deque[_Rollout]] = {stage: deque() for stage in self.free}
+        self.pools = Pools(cluster.pools)
+        self.fleet = None
+        if cluster.replicas:
+            caches, read = [cluster.cache] * cluster.replicas, self._read if cluster.prefill else None
+            self.fleet = Fleet(cluster.admission, cluster.speed, caches, self._at, self._turned, read)
         self.running: dict[int, set[_Rollout]] = {}  # by group
         self.in_flight = 0
         self.lengths: dict[int, list[float]] = {}
         self.done: dict[int, dict[int, tuple[str, int, float]]] = {}  # group, slot: domain, oldest version, length
-        self._events: list[tuple[float, int, _Rollout | list[int]]] = []
+        self._events: list[tuple[float, int, Callable[[], None]]] = []
         self._count = 0
-        self._all = self._kept = self._longest = 0.0
+        self._training = False
+        self._changes = True  # for the policy, since it was asked
+        self._half = (0, 0.0)  # version and time from which `pace` is measured
+        self._all = self._kept = self._longest = self._memory = 0.0
         self._seen: set[int] = set()  # groups whose lengths are in `_all`
         self._domains = dict.fromkeys(self.loads, 0.0)  # tokens trained on
 
     def run(self, steps: int) -> Outcome:
         """Raises TemperError where nothing runs and nothing may start: a deadlock of the policy."""
-        training = False
-        while True:
-            self._admit()
-            if not training and self.policy.version < steps:
-                chosen = self.policy.batch()
-                if not isinstance(chosen, Wait):
-                    self._account(chosen)
-                    training = True
-                    self._at(self.clock + self.cluster.gradient, chosen)
+        while self.policy.version < steps:
+            if self._changes:
+                self._changes = False
+                self._admit()
+                self._step(steps)
+            if self.fleet:
+                self.fleet.settle()
             if not self._events:
                 raise TemperError(f"nothing runs and nothing may start at version {self.policy.version}")
-            self.clock, _, event = heapq.heappop(self._events)
+            self.clock, _, act = heapq.heappop(self._events)
             self.policy.tick(self.clock)
-            if isinstance(event, _Rollout):
-                self._stage_ended(event)
-                continue
-            training = False
-            for number in self.policy.trained(event):
-                self._cancel(number)
-            if self.policy.version >= steps:
-                return self._summary()
+            act()
+        return self._summary()
+
+    def _step(self, steps: int) -> None:
+        if self._training or isinstance(chosen := self.policy.batch(), Wait):
+            return
+        self._account(chosen)
+        self._training = True
+        if self.fleet and self.cluster.shared:
+            self.fleet.pause(self.clock, self.cluster.gradient)
+        self._at(self.clock + self.cluster.gradient, partial(self._trained, chosen, steps))
+
+    def _trained(self, chosen: list[int], steps: int) -> None:
+        self._training, self._changes = False, True
+        for number in self.policy.trained(chosen):
+            self._cancel(number)
+        if self.policy.version == steps // 2:
+            self._half = (self.policy.version, self.clock)
+        if self.fleet:
+            self.fleet.pause(self.clock, self.cluster.sync, self.cluster.recompute)
 
     def _admit(self) -> None:
         while isinstance(ticket := self.policy.admit(), Ticket):
             load = self.loads[ticket.domain]
             if ticket.group not in self.lengths:
                 rng = random.Random(f"{self.seed} {ticket.group}")
-                drawn = self.lengths[ticket.group] = [load.slow * length for length in load.draw(rng, self.size)]
+                drawn = self.lengths[ticket.group] = [self._slow(load) * x for x in load.draw(rng, self.size)]
                 if ticket.group not in self._seen:
                     self._seen.add(ticket.group)
                     self._all += sum(drawn)
-            length = self.lengths[ticket.group][ticket.slot]
-            stages = [("decode", length), ("tool", load.slow * load.tool), ("verify", load.slow * load.verify)]
-            rollout = _Rollout(ticket, self.policy.version, [s for s in stages if s[1]], length)
+            rollout = self._rollout(ticket, load)
             self.running.setdefault(ticket.group, set()).add(rollout)
             self.in_flight += 1
             self.outcome.started += 1
             self.outcome.in_flight = max(self.outcome.in_flight, self.in_flight)
-            self._enter(rollout)
+            self._begin(rollout)
+
+    def _rollout(self, ticket: Ticket, load: Load) -> _Rollout:
+        length, peak = self.lengths[ticket.group][ticket.slot], 0.0
+        if load.memory and self.cluster.memory:
+            spread = random.Random(f"memory {self.seed} {ticket.group} {ticket.slot}").lognormvariate(0, 0.3)
+            peak = load.memory * min(1.0, load.peak * spread)
+        return _Rollout(
+            group=ticket.group, prompt=load.prompt, ticket=ticket, load=load, version=self.policy.version,
+            length=length, peak=peak,
+        )  # fmt: skip
+
+    def _slow(self, load: Load) -> float:
+        """Of lengths: those of slots are seconds, those of replicas tokens."""
+        return 1.0 if self.fleet else load.slow
+
+    def _begin(self, rollout: _Rollout) -> None:
+        """From its first token, once it has a sandbox."""
+        if rollout.load.memory and self.cluster.memory:
+            self._claim(rollout, "memory", rollout.load.memory)
+        else:
+            self._open(rollout)
+
+    def _open(self, rollout: _Rollout) -> None:
+        load, rollout.opened = rollout.load, self.clock
+        turn = [("decode", rollout.length / load.turns), ("tool", load.slow * load.tool)]
+        rollout.stages = [s for s in load.turns * turn + [("verify", load.slow * load.verify)] if s[1]]
+        rollout.tokens = rollout.new = 0.0
+        self._enter(rollout)
 
     def _enter(self, rollout: _Rollout) -> None:
-        stage, seconds = rollout.stages[0]
-        if not self.free[stage]:
-            self.queues[stage].append(rollout)
-            return
-        self.free[stage] -= 1
-        rollout.since = self.clock
-        self._at(self.clock + seconds, rollout)
+        stage, amount = rollout.stages[0]
+        if stage == "decode" and self.fleet:
+            rollout.left, rollout.last = amount, all(s != "decode" for s, _ in rollout.stages[1:])
+            self.fleet.enter(rollout, self.clock)
+        elif stage in self.pools.sizes:
+            self._claim(rollout, stage, 1)
+        else:
+            self._work(rollout)
 
-    def _stage_ended(self, rollout: _Rollout) -> None:
-        ticket = rollout.ticket
-        if rollout not in self.running.get(ticket.group, ()):
-            return  # cancelled
-        self._leave(rollout)
-        rollout.stages.pop(0)
+    def _claim(self, rollout: _Rollout, pool: str, amount: float) -> None:
+        kind, priority = rollout.load.name, rollout.load.priority
+        self._changed(self.pools.ask(Claim((rollout, pool), {pool: amount}, kind, priority)))
+
+    def _changed(self, change: Change) -> None:
+        for rollout, _ in change.preempted:  # of memory: of nothing else more is found to be used than was claimed
+            self.outcome.evicted += 1
+            self._halt(rollout)
+        for rollout, pool in change.granted:
+            (self._open if pool == "memory" else self._work)(rollout)
+
+    def _work(self, rollout: _Rollout) -> None:
+        stage, seconds = rollout.stages[0]
+        rollout.since = self.clock
+        rollout.stamp += 1
+        self._at(self.clock + seconds, partial(self._done, rollout, rollout.stamp))
+        if stage == "tool" and rollout.peak and self.cluster.memory:
+            self._changed(self.pools.uses((rollout, "memory"), {"memory": rollout.peak}))
+
+    def _read(self, session: Session, seconds: float) -> None:
+        assert isinstance(session, _Rollout)
+        session.stages.insert(0, ("prefill", seconds))
+        self._enter(session)
+
+    def _done(self, rollout: _Rollout, stamp: int) -> None:
+        if stamp != rollout.stamp:
+            return  # it was cancelled, or began again
+        stage = rollout.stages[0][0]
+        self._stopped(rollout)
+        self._changed(self.pools.release((rollout, stage)))
+        if stage == "prefill" and self.fleet:
+            rollout.stages.pop(0)
+            self.fleet.start(rollout, self.clock)
+        else:
+            self._turned(rollout)
+
+    def _turned(self, session: Session) -> None:
+        """The first of its stages is over."""
+        rollout = session
+        assert isinstance(rollout, _Rollout)
+        if rollout.stages.pop(0)[0] == "decode":
+            rollout.new = rollout.load.reads
         if rollout.stages:
             self._enter(rollout)
             return
+        ticket = rollout.ticket
         self.running[ticket.group].discard(rollout)
         self.in_flight -= 1
+        self._changes = True
+        self._memory += rollout.peak * (self.clock - rollout.opened)
+        self._changed(self.pools.release((rollout, "memory"), {"memory": rollout.peak}))
         if self.cluster.failure and self.rng.random() < self.cluster.failure:
             self.outcome.failed += 1
             if self.policy.failed(ticket).startswith("quarantined"):
                 self._cancel(ticket.group)
             return
         self.done.setdefault(ticket.group, {})[ticket.slot] = (ticket.domain, rollout.version, rollout.length)
-        self.policy.finished(ticket, rollout.version, rollout.length / self.loads[ticket.domain].slow)
+        self.policy.finished(ticket, rollout.version, rollout.length / self._slow(rollout.load))
 
-    def _leave(self, rollout: _Rollout) -> None:
-        """Give the stage's worker to the next that waits for one."""
-        stage = rollout.stages[0][0]
-        self.ledger.spend(stage, rollout.ticket.domain, self.clock - rollout.since)
-        self.free[stage] += 1
-        rollout.since = -1.0
-        while self.queues[stage]:
-            waiting = self.queues[stage].popleft()
-            if waiting in self.running.get(waiting.ticket.group, ()):
-                self._enter(waiting)
-                return
+    def _stopped(self, rollout: _Rollout) -> None:
+        """It does not hold its stage's worker any more."""
+        rollout.stamp += 1
+        if rollout.since >= 0:
+            self.ledger.spend(rollout.stages[0][0], rollout.ticket.domain, self.clock - rollout.since)
+            rollout.since = -1.0
+
+    def _halt(self, rollout: _Rollout) -> None:
+        """Out of the stage that it is in, or waits for; nothing of it is left."""
+        self._stopped(rollout)
+        if self.fleet:
+            self.fleet.leave(rollout, self.clock)
+        if rollout.stages:
+            self._memory += rollout.peak * (self.clock - rollout.opened)
+            self._changed(self.pools.release((rollout, rollout.stages[0][0])))
+            rollout.stages = []
 
     def _cancel(self, number: int) -> None:
         for rollout in self.running.pop(number, ()):
             self.in_flight -= 1
             self.outcome.cancelled += 1
-            if rollout.since >= 0:
-                self._leave(rollout)
+            self._halt(rollout)
+            self._changed(self.pools.release((rollout, "memory")))
         self.done.pop(number, None)
         self.lengths.pop(number, None)
 
@@ -238,26 +264,37 @@ class Simulation:
                 self.outcome.ages[age] = self.outcome.ages.get(age, 0) + 1
                 self.outcome.trained += 1
                 self._kept += length
-                self._domains[domain] += length / self.loads[domain].slow
+                self._domains[domain] += length / self._slow(self.loads[domain])
                 self._longest = max(self._longest, length)
         self.ledger.spend("gradient", "", self.cluster.gradient)
 
-    def _at(self, when: float, event: _Rollout | list[int]) -> None:
+    def _at(self, when: float, act: Callable[[], None]) -> None:
         self._count += 1
-        heapq.heappush(self._events, (when, self._count, event))
+        heapq.heappush(self._events, (when, self._count, act))
 
     def _summary(self) -> Outcome:
+        found, cluster = self.outcome, self.cluster
         for rollout in (r for group in self.running.values() for r in group):
-            if rollout.stages[0][0] == "decode" and rollout.since >= 0:
-                self.ledger.spend("decode", rollout.ticket.domain, self.clock - rollout.since)
-        found, workers = self.outcome, {s: getattr(self.cluster, s) for s in self.free}
-        found.seconds = self.clock
-        found.utilisation = {s: self.ledger.stage(s) / (n * self.clock) for s, n in workers.items() if n}
-        found.utilisation["gradient"] = self.ledger.stage("gradient") / self.clock
-        slots = workers["decode"] or found.in_flight
-        found.bound = max(self._kept / slots, self._longest)
-        found.goodput = self._kept / (slots * self.clock)
-        found.waste = 1 - self._kept / self.ledger.stage("decode")
+            self._stopped(rollout)
+        workers = cluster.pools | {"decode": cluster.replicas or cluster.decode or found.in_flight, "gradient": 1}
+        found.seconds, found.pace = self.clock, (self.clock - self._half[1]) / (self.policy.version - self._half[0])
+        if self.fleet:
+            self.fleet.pause(self.clock, 0.0)
+            self.ledger.spend("decode", "", self.fleet.busy)
+            found.prefilled, found.migrations = self.fleet.prefilled, self.fleet.migrated
+            found.preemptions, found.expired = self.fleet.preempted, self.fleet.expired
+            made, rate = self.fleet.decoded, cluster.speed
+            at_once = found.in_flight / cluster.replicas
+            found.bound = max(
+                self._kept * (rate.base / at_once + rate.each) / cluster.replicas, self._longest * rate.step(1)
+            )
+        else:
+            made = self.ledger.stage("decode")
+            found.bound = max(self._kept / workers["decode"], self._longest)
+        spent = {stage: self.ledger.stage(stage) for stage in workers} | {"memory": self._memory}
+        found.utilisation = {stage: spent[stage] / (n * self.clock) for stage, n in workers.items()}
+        found.waste = 1 - self._kept / made
+        found.goodput = found.utilisation["decode"] * (1 - found.waste)
         tokens = sum(self._domains.values())
         shares = sum(load.share for load in self.loads.values())
         found.domain_bias = min(

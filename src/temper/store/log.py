@@ -42,8 +42,11 @@ class Log(Generic[T]):
         if writable:
             self._open()
 
-    def append(self, record: T) -> None:
-        """Raises BackendError when the disk does not take it; the log then is as it was before."""
+    def append(self, record: T | msgspec.Raw) -> None:
+        """A `msgspec.Raw` is a record that is encoded already.
+
+        Raises BackendError when the disk does not take it; the log then is as it was before.
+        """
         payload = codec.encode(record)
         start = struct.pack("<II", len(payload), zlib.crc32(payload))
         with self._lock:

@@ -1,7 +1,7 @@
 """The directory of one run: recipe, logs, checkpoints, report; one writer, any number of readers.
 
     recipe.json  the resolved recipe          traces.log verdicts.log events.log metrics.log …  records (`store.log`)
-    checkpoints/ KIND-NUMBER folders          report.json report.md report.png                  the result
+    checkpoints/ KIND-NUMBER folders          report.json report.md report.png why.html         the result
     lock         held by the process that runs it, with its pid
 
 Readers (`view`) need no lock and may come while it is written or after a crash. Decides nothing about what is stored.

@@ -1,7 +1,7 @@
 """Does the loss stay what it is however it is computed? The same rows, cut and laid out in every way, on this machine.
 
-The reference is one row a micro-batch. Differences are the largest over all parameters, relative to the largest
-gradient. Engine against trainer is compared by the caller, which has an engine.
+The reference is one row a micro-batch, on one rank. Differences are the largest over all parameters, relative to the
+largest gradient. Engine against trainer is compared by the caller, which has an engine.
 """
 
 from __future__ import annotations
@@ -13,7 +13,10 @@ import torch
 from msgspec import Struct
 
 from temper.core.trace import MicroBatch
+from temper.models.policy import Policy
 from temper.training.packing import Row, pack
+from temper.training.parallel.sharded import spread
+from temper.training.parallel.world import company
 from temper.training.trainer import Trainer
 
 PROMPT, ANSWER, TURN = 64, 16, 24
@@ -37,9 +40,7 @@ def differences(trainer: Trainer, rows: Sequence[Row]) -> Iterator[Difference]:
     """Micro-batching, packing, trees whole and split over micro-batches."""
     whole = sum(len(row.ids) for row in rows)
     longest = max(len(row.ids) for row in rows)
-    loss, gradient = _gradient(trainer, [batch for row in rows for batch in pack([row], whole)])
-    limit = TOLERANCE[next(iter(gradient.values())).dtype]
-    largest = max(float(g.abs().max()) for g in gradient.values())
+    reference = _gradient(trainer, one_by_one(rows))
     ways = {
         "micro-batches of two": pack(rows, 2 * longest, share=False),
         "one packed micro-batch": pack(rows, whole, share=False),
@@ -47,9 +48,25 @@ def differences(trainer: Trainer, rows: Sequence[Row]) -> Iterator[Difference]:
         "a token tree over micro-batches": pack(rows, longest + ANSWER),
     }
     for what, batches in ways.items():
-        found_loss, found = _gradient(trainer, batches)
-        apart = max(float((found[k] - gradient[k]).abs().max()) for k in gradient)
-        yield Difference(what, abs(found_loss - loss) / abs(loss), apart / largest, limit)
+        yield _difference(what, trainer, batches, reference)
+
+
+def over_ranks(trainer: Trainer, rows: Sequence[Row]) -> Iterator[Difference]:
+    """Two ranks of this machine: a copy of the weights on each, then half of them (FSDP2; rank 0's is compared).
+
+    The second one is a child process, which loads the model by its name.
+    """
+    batches = pack(rows, max(len(row.ids) for row in rows) + ANSWER)
+    reference = _gradient(trainer, one_by_one(rows))
+    with company(2):
+        for what, place in (("two ranks", lambda policy: policy), ("two ranks, sharded", spread)):
+            policy = Policy(trainer.policy.base, trainer.policy.adapter, trainable=True)
+            policy.load_trainable(trainer.policy.trainable())
+            yield _difference(what, Trainer(place(policy), trainer.config), batches, reference)
+
+
+def one_by_one(rows: Sequence[Row]) -> list[MicroBatch]:
+    return [batch for row in rows for batch in pack([row], len(row.ids))]
 
 
 def sample(vocabulary: int, seed: int = 0) -> list[Row]:
@@ -86,5 +103,18 @@ def stir(trainer: Trainer, seed: int = 0) -> None:
 
 def _gradient(trainer: Trainer, batches: Sequence[MicroBatch]) -> tuple[float, dict[str, torch.Tensor]]:
     loss = trainer.accumulate(batches)["loss"]
-    found = {k: p.grad.clone() for k, p in trainer.policy.trainable().items() if p.grad is not None}
-    return loss, found
+    return loss, {k: p.grad.clone() for k, p in trainer.optimizer.parameters.items() if p.grad is not None}
+
+
+def _difference(
+    what: str, trainer: Trainer, batches: Sequence[MicroBatch], reference: tuple[float, dict[str, torch.Tensor]]
+) -> Difference:
+    loss, gradient = reference
+    found_loss, found = _gradient(trainer, batches)
+    mine = {k: trainer.team.cut(f"gradient.{k}", g) for k, g in gradient.items()}
+    largest, apart = (
+        max(float(g.abs().max()) for g in gradients if g.numel())
+        for gradients in (gradient.values(), [found[k] - mine[k] for k in mine])
+    )
+    limit = TOLERANCE[next(iter(gradient.values())).dtype]
+    return Difference(what, abs(found_loss - loss) / abs(loss), apart / largest, limit)

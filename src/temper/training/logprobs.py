@@ -3,7 +3,8 @@
 Only the positions asked for are computed, in fp32 at least (fp64 stays). With p the softmax, W the head and q what is
 wanted, d (sum_k q_k log p_k) / d h = (q - |q| p) W needs no upstream gradient, so the forward computes it and
 the backward only scales it, in place: a frozen head costs two products in all and no recompute, also for
-sequence-level losses; a graph can be gone through once. A head that is trained needs p again, so its backward
+sequence-level losses; a graph can be gone through once. So it is with the entropy H, where -p (log p + H) takes the
+place of q - |q| p. A head that is trained needs p again, so its backward
 recomputes the logits of each chunk. Sharding over the vocabulary does not live here.
 """
 
@@ -19,13 +20,19 @@ ROWS = 192  # tokens at a time at least: fewer read the head too often (55 of a 
 
 
 def logprobs(
-    hidden: Tensor, head: Tensor, targets: Tensor, temperature: float = 1.0, entropy: bool = False
+    hidden: Tensor,
+    head: Tensor,
+    targets: Tensor,
+    temperature: float = 1.0,
+    entropy: bool = False,
+    entropy_trained: bool = False,
 ) -> tuple[Tensor, Tensor | None]:
-    """log softmax(hidden @ head.T / temperature)[targets] (K,), with gradient; and the entropy (K,), without.
+    """log softmax(hidden @ head.T / temperature)[targets] (K,), with gradient; and the entropy (K,), where wanted with.
 
     hidden: (K, D). head: (V, D). targets: int64 (K,).
     """
-    found, entropies = _LogProbs.apply(hidden, head, targets[:, None], None, temperature, entropy)
+    which = 2 if entropy_trained else int(entropy)
+    found, entropies = _LogProbs.apply(hidden, head, targets[:, None], None, temperature, which)
     return found, entropies
 
 
@@ -34,7 +41,7 @@ def soft_logprobs(hidden: Tensor, head: Tensor, ids: Tensor, shares: Tensor, tem
 
     ids: int64 (K, k), the same token at most once in a row. shares: (K, k).
     """
-    return _LogProbs.apply(hidden, head, ids, shares, temperature, False)[0]
+    return _LogProbs.apply(hidden, head, ids, shares, temperature, 0)[0]
 
 
 class _LogProbs(torch.autograd.Function):
@@ -46,12 +53,14 @@ class _LogProbs(torch.autograd.Function):
         targets: Tensor,
         shares: Tensor | None,
         temperature: float,
-        entropy: bool,
+        entropy: int,
     ) -> tuple[Tensor, Tensor | None]:
+        """`entropy`: 0 none, 1 its value, 2 with gradient."""
         w = _wide(head)
         found = w.new_empty(len(hidden))
         entropies = torch.empty_like(found) if entropy else None
         slope = w.new_empty(hidden.shape) if ctx.needs_input_grad[0] else None  # d value / d h, (K, D)
+        steep = w.new_empty(hidden.shape) if ctx.needs_input_grad[0] and entropy == 2 else None  # d entropy / d h
         for at in _chunks(len(hidden), len(w)):
             q = _shares(shares, targets, at, w)
             logp = torch.log_softmax(_wide(hidden[at]) / temperature @ w.T, dim=-1)  # (k, V)
@@ -63,39 +72,57 @@ class _LogProbs(torch.autograd.Function):
             else:
                 p = logp.exp()
                 entropies[at] = -torch.linalg.vecdot(p, logp)
+                if steep is not None:
+                    torch.mm(_spread(p, logp, entropies[at]), w, out=steep[at])
             if slope is not None:
                 torch.mm(_against(p, q, targets[at]), w, out=slope[at])
-        if slope is not None and temperature != 1:
-            slope /= temperature
-        ctx.slope = slope
+        for gradient in (slope, steep):
+            if gradient is not None and temperature != 1:
+                gradient /= temperature
+        ctx.slope, ctx.steep = slope, steep
         ctx.save_for_backward(hidden, head, targets, shares)
-        ctx.temperature = temperature
-        if entropies is not None:
+        ctx.temperature, ctx.entropy = temperature, entropy
+        if entropies is not None and entropy < 2:
             ctx.mark_non_differentiable(entropies)
         return found, entropies
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor, _: Tensor | None) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, grad: Tensor, of_entropy: Tensor | None) -> tuple[Tensor | None, ...]:
         hidden, head, targets, shares = ctx.saved_tensors
         g_hidden = None
         if ctx.needs_input_grad[0]:
             assert ctx.slope is not None, "the backward of log-probs can run only once"
-            g_hidden, ctx.slope = ctx.slope.mul_(grad[:, None]).to(hidden.dtype), None
+            g_hidden, ctx.slope = ctx.slope.mul_(grad[:, None]), None
+            if ctx.steep is not None and of_entropy is not None:
+                g_hidden.addcmul_(ctx.steep, of_entropy[:, None])
+            g_hidden = g_hidden.to(hidden.dtype)
         g_head = None
         if ctx.needs_input_grad[1]:
-            g_head = _head_gradient(grad, hidden, head, targets, shares, ctx.temperature)
+            of_entropy = of_entropy if ctx.entropy == 2 else None
+            g_head = _head_gradient(grad, of_entropy, hidden, head, targets, shares, ctx.temperature)
         return g_hidden, g_head, None, None, None, None
 
 
 def _head_gradient(
-    grad: Tensor, hidden: Tensor, head: Tensor, targets: Tensor, shares: Tensor | None, temperature: float
+    grad: Tensor,
+    of_entropy: Tensor | None,
+    hidden: Tensor,
+    head: Tensor,
+    targets: Tensor,
+    shares: Tensor | None,
+    temperature: float,
 ) -> Tensor:
-    """Sum of grad * (q - |q| p) h / temperature over the tokens (V, D)."""
+    """Sum of grad * (q - |q| p) h / temperature over the tokens (V, D), and the same of the entropy."""
     w = _wide(head)
     total = torch.zeros_like(w)
     for at in _chunks(len(hidden), len(w)):
         h = _wide(hidden[at]) / temperature
-        p = torch.softmax(h @ w.T, dim=-1)
+        logits = h @ w.T
+        p = torch.softmax(logits, dim=-1)
+        if of_entropy is not None:
+            logp = torch.log_softmax(logits, dim=-1)
+            spread = _spread(p, logp, -torch.linalg.vecdot(p, logp))
+            total.addmm_(spread.T, h * of_entropy[at, None])
         total.addmm_(_against(p, _shares(shares, targets, at, w), targets[at]).T, h * grad[at, None])
     return total.to(head.dtype)
 
@@ -108,6 +135,11 @@ def _shares(shares: Tensor | None, targets: Tensor, at: slice, like: Tensor) -> 
 def _against(p: Tensor, q: Tensor, targets: Tensor) -> Tensor:
     """q - |q| p (k, V), in place of p."""
     return p.mul_(-q.sum(1, keepdim=True)).scatter_add_(1, targets, q)
+
+
+def _spread(p: Tensor, logp: Tensor, entropies: Tensor) -> Tensor:
+    """-p (log p + H) (k, V)."""
+    return (logp + entropies[:, None]).mul_(p).neg_()
 
 
 def _chunks(count: int, vocabulary: int) -> list[slice]:

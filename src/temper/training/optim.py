@@ -1,14 +1,15 @@
 """The optimiser: AdamW, clipping by global norm, warm-up and schedule. A step that is not finite, or a
 spike, is skipped and said.
 
-Moments are plain tensors by parameter name, so that a checkpoint holds no pickle. Sharding does not live here.
+Moments are plain tensors by parameter name, so that a checkpoint holds no pickle. Where parameters are spread over
+ranks these are a rank's rows, and `norm` is over all of them; sharding does not live here.
 """
 
 from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Literal
 
 import torch
@@ -57,12 +58,22 @@ def learning_rate(config: Config, step: int) -> float:
             return config.lr * (1 + math.cos(math.pi * done)) / 2
 
 
+def total_norm(gradients: Mapping[str, Tensor]) -> float:
+    return float(torch.nn.utils.get_total_norm(gradients.values()))
+
+
 class Optimizer:
     """AdamW (arXiv 1711.05101) over named parameters; reads `.grad` and clears it."""
 
-    def __init__(self, parameters: Mapping[str, Parameter], config: Config) -> None:
+    def __init__(
+        self,
+        parameters: Mapping[str, Parameter],
+        config: Config,
+        norm: Callable[[Mapping[str, Tensor]], float] = total_norm,
+    ) -> None:
         self.parameters = dict(parameters)
         self.config = config
+        self._norm = norm
         self.steps = 0  # calls, for the schedule
         self.updates = 0  # applied ones, for the bias correction
         self.norms: list[float] = []  # of the last applied ones, for spikes
@@ -75,7 +86,7 @@ class Optimizer:
     def step(self) -> dict[str, float]:
         """Update from the gradients. Gives `grad_norm` (before clipping), `lr`, `skipped` (1: refused)."""
         grads = {k: p.grad for k, p in self.parameters.items() if p.grad is not None}
-        norm = float(torch.nn.utils.get_total_norm(grads.values())) if grads else 0.0
+        norm = self._norm(grads) if grads else 0.0
         lr = learning_rate(self.config, self.steps)
         self.steps += 1
         refused = not math.isfinite(norm) or self._spikes(norm)

@@ -4,6 +4,7 @@ A row is a root-to-leaf path of a trace with its streams. Rows of one family (a 
 tokens, so that a shared beginning (the prompt, the turns before a fork) is computed once. Trees that fit share
 micro-batches. A tree above the cap becomes its first segment with further batches `below` it, each of which fits
 beside all that it continues; so memory does not grow with the width of a group. A row above the cap is refused by name.
+Micro-batches are dealt over ranks by cost, equally many and of equal shape to each, since ranks compute in step.
 Tokens behind a row's last trained one cannot matter (attention is causal), and the last one is only a target.
 
 Streams, float32, each entry for the *prediction of* its token:
@@ -30,6 +31,7 @@ from collections.abc import Sequence
 
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import replace
 
 from temper.core.errors import ConfigError
 from temper.core.trace import MicroBatch
@@ -77,12 +79,13 @@ def pack(
     quadratic: float = 1.5e-4,
     share: bool = True,
     together: bool = False,
+    ranks: int = 1,
 ) -> list[MicroBatch]:
     """Micro-batches of at most `cap` tokens, as few as first fit finds, balanced by linear * n + quadratic * n^2.
 
     A decoder of width d spends about 1 / (12 d) as much on a pair of tokens as on a token; the default is d = 576's.
     Rows that train nothing have no place here. `together`: a family is in one micro-batch, whole, as losses over pairs
-    need it. Raises ConfigError for a row (or such a family) above the cap.
+    need it. `ranks`: so many get equally many of them. Raises ConfigError for a row (or such a family) above the cap.
     """
     families: dict[str, list[Row]] = {}
     for i, row in enumerate(rows):
@@ -95,7 +98,7 @@ def pack(
         families.setdefault(row.family if share and row.family else f"\0{i}", []).append(row)
     forests = [_forest(family, 0) for family in families.values()]
     if not together:
-        return _batches([[tree] for forest in forests for tree in forest], cap, linear, quadratic)
+        return _batches([[tree] for forest in forests for tree in forest], cap, linear, quadratic, ranks)
     for forest in forests:
         if (tokens := sum(tree.tokens for tree in forest)) > cap:
             names = ", ".join(row.name for tree in forest for row in tree.rows)
@@ -103,19 +106,45 @@ def pack(
                 f"{names} belong together and have {tokens} tokens, above the cap of {cap} tokens a micro-batch: raise "
                 "the trainer's micro_tokens, or lower the limits of their tasks"
             )
-    return _batches(forests, cap, linear, quadratic)
+    return _batches(forests, cap, linear, quadratic, ranks)
 
 
-def spread(costs: Sequence[float], sizes: Sequence[int], cap: int) -> list[list[int]]:
+def spread(costs: Sequence[float], sizes: Sequence[int], cap: int, ranks: int = 1) -> list[list[int]]:
     """Indices in bins of at most `cap` in size: the largest cost first, each to the bin that costs least and has room.
 
-    The number of bins is the smallest for which that works, searched upward from the total size.
+    The number of bins is the smallest multiple of `ranks` for which that works, searched upward from the total size;
+    empty ones are left out.
     """
     order = sorted(range(len(costs)), key=lambda i: (-costs[i], i))
-    count = -(-sum(sizes) // cap)
+    count = -(-sum(sizes) // (cap * ranks)) * ranks
     while (bins := _fill(order, costs, sizes, cap, count)) is None:
-        count += 1
+        count += ranks
     return bins
+
+
+def deal(
+    batches: Sequence[MicroBatch], ranks: int, linear: float = 1.0, quadratic: float = 1.5e-4
+) -> list[list[MicroBatch]]:
+    """By rank: micro-batches of about equal cost in all, equally many, and alike in what continues them.
+
+    A tree above a rank's share is cut between its branches, and its beginning computed by several ranks. Where a rank
+    has less it gets micro-batches of one token that predict nothing, so that all ranks make the same calls in the same
+    order. Every prediction is made once.
+    """
+
+    def cost(batch: MicroBatch) -> float:
+        ends = batch.positions[np.cumsum(batch.lengths) - 1] + 1
+        pairs = ends**2 - (ends - batch.lengths) ** 2
+        return linear * len(batch.ids) + quadratic * float(pairs.sum()) + sum(map(cost, batch.below))
+
+    share = sum(map(cost, batches)) / ranks
+    parts: list[tuple[float, MicroBatch]] = []
+    for batch in batches:
+        count = min(len(batch.below), round(cost(batch) / share))
+        hands = _hands([(cost(under), under) for under in batch.below], count) if count > 1 else [batch.below]
+        pieces = [replace(batch if i == 0 else _mute(batch), below=tuple(hand)) for i, hand in enumerate(hands)]
+        parts += [(cost(piece), piece) for piece in pieces]
+    return _alike([sorted(hand, key=lambda b: -len(b.below)) for hand in _hands(parts, ranks)])
 
 
 def _cut(row: Row) -> Row:
@@ -151,18 +180,20 @@ def _common(rows: Sequence[Row]) -> int:
     return limit if same.all() else int(same.argmin())
 
 
-def _batches(forests: Sequence[Sequence[Node]], cap: int, linear: float, quadratic: float) -> list[MicroBatch]:
+def _batches(
+    forests: Sequence[Sequence[Node]], cap: int, linear: float, quadratic: float, ranks: int
+) -> list[MicroBatch]:
     """Forests that fit, spread; each tree that does not, on its own, with batches below it."""
     sizes = [sum(tree.tokens for tree in forest) for forest in forests]
     fitting = [i for i, size in enumerate(sizes) if size <= cap]
     costs = [linear * sizes[i] + quadratic * sum(tree.pairs for tree in forests[i]) for i in fitting]
-    bins = spread(costs, [sizes[i] for i in fitting], cap) if fitting else []
+    bins = spread(costs, [sizes[i] for i in fitting], cap, ranks) if fitting else []
     batches = [_flatten([tree for i in part for tree in forests[fitting[i]]]) for part in bins]
     for size, forest in zip(sizes, forests, strict=True):
         if size > cap:
             (tree,) = forest
             children = [[child] for child in tree.children]
-            below = _batches(children, cap - (tree.end - tree.start), linear, quadratic)
+            below = _batches(children, cap - (tree.end - tree.start), linear, quadratic, ranks)
             batches.append(_flatten([Node(tree.start, tree.end, tree.rows)], tuple(below)))
     return batches
 
@@ -181,6 +212,34 @@ def _fill(
         load[best] += costs[i]
         room[best] -= sizes[i]
     return [sorted(b) for b in bins if b]
+
+
+def _hands(items: Sequence[tuple[float, MicroBatch]], count: int) -> list[list[MicroBatch]]:
+    """Items by cost to `count` hands: the largest first, each to the hand that costs least, as many to each."""
+    hands: list[list[MicroBatch]] = [[] for _ in range(count)]
+    load = [0.0] * count
+    for cost, item in sorted(items, key=lambda pair: -pair[0]):
+        open_hands = [h for h in range(count) if len(hands[h]) < -(-len(items) // count)]
+        best = min(open_hands, key=lambda h: (load[h], h))
+        hands[best].append(item)
+        load[best] += cost
+    return hands
+
+
+def _alike(hands: Sequence[Sequence[MicroBatch]]) -> list[list[MicroBatch]]:
+    """The hands filled up with what predicts nothing, at every depth, until all have one shape."""
+    found: list[list[MicroBatch]] = [[] for _ in hands]
+    for place in range(max(map(len, hands))):
+        row = [hand[place] if place < len(hand) else _NOTHING for hand in hands]
+        for mine, batch, below in zip(found, row, _alike([b.below for b in row]), strict=True):
+            mine.append(replace(batch, below=tuple(below)))
+    return found
+
+
+def _mute(batch: MicroBatch) -> MicroBatch:
+    """The same tokens, with nothing predicted from them here."""
+    streams = {name: values[:0] for name, values in batch.streams.items()}
+    return replace(batch, at=batch.at[:0], targets=batch.targets[:0], streams=streams)
 
 
 def _flatten(trees: Sequence[Node], below: tuple[MicroBatch, ...] = ()) -> MicroBatch:
@@ -226,3 +285,14 @@ def _flatten(trees: Sequence[Node], below: tuple[MicroBatch, ...] = ()) -> Micro
         streams={k: v.astype(np.float32) for k, v in streams.items()},
         below=below,
     )
+
+
+_NOTHING = MicroBatch(
+    ids=np.zeros(1, np.int64),
+    positions=np.zeros(1, np.int64),
+    lengths=np.ones(1, np.int64),
+    parents=np.full(1, -1, np.int64),
+    at=np.zeros(0, np.int64),
+    targets=np.zeros(0, np.int64),
+    streams={},
+)

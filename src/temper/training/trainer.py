@@ -1,16 +1,16 @@
 """The trainer: micro-batches in, one optimiser step, metrics out. It knows streams and losses, and no algorithm.
 
 Every stream `w_NAME` is the weight of loss component NAME; the step's loss is the plain sum of weight * loss over all
-micro-batches, so how they were cut cannot change it. `version` counts steps, skipped ones too: it is the number that
-the weights are published under. A checkpoint is safetensors and JSON; `store` makes it atomic and checks its hashes.
-No random number is drawn here, so there is no generator to save. Data order and cursors belong to the stages.
+micro-batches, so how they were cut, and over how many ranks they were dealt, cannot change it. `version` counts steps,
+skipped ones too: it is the number that the weights are published under. A checkpoint is safetensors and JSON, and can
+be read by any number of ranks; `store` makes it atomic and checks its hashes. No random number is drawn here, so there
+is no generator to save. Data order and cursors belong to the stages, ranks to `parallel`.
 """
 
 from __future__ import annotations
 
-import math
+import contextlib
 import time
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from typing import Any
 import msgspec
 import torch
 from msgspec import Struct
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
@@ -28,17 +28,20 @@ from temper.core.trace import MicroBatch
 from temper.models import lora
 from temper.models.attention import Packed
 from temper.models.policy import Policy
-from temper.models.scalar import HEAD, ScalarHead
+from temper.models.scalar import ScalarHead
 from temper.training import optim
 from temper.training.logprobs import logprobs, soft_logprobs
-from temper.training.losses import LARGEST, whole
+from temper.training.losses import whole
+from temper.training.meter import Meter
 from temper.training.optim import Optimizer
+from temper.training.parallel import team
 from temper.training.scoring import predicted
 
 LOSSES: dict[str, dict[str, Any]] = {
     "pg": {"kind": "ppo_clip"},
     "ce": {"kind": "cross_entropy"},
     "kl": {"kind": "kl"},
+    "entropy": {"kind": "entropy"},
     "value": {"kind": "value"},
     "reward": {"kind": "bradley_terry"},
     "preference": {"kind": "dpo"},
@@ -81,8 +84,9 @@ class Trainer:
         self.config = config
         self.version = 0
         self.scalar = ScalarHead(policy) if config.scalar else None
-        more = self.scalar.parameters if self.scalar else {}
-        self.optimizer = Optimizer(policy.trainable() | more, config)
+        self.team = team.of(policy, config)
+        parameters = {**self.team.parameters(policy), **(self.scalar.parameters if self.scalar else {})}
+        self.optimizer = Optimizer(parameters, config, self.team.norm)
         self.losses = {
             name: registry.configure("training.losses", table) for name, table in (LOSSES | config.losses).items()
         }
@@ -90,7 +94,8 @@ class Trainer:
     def step(self, batches: Sequence[MicroBatch]) -> dict[str, float]:
         """Gradient over all `batches`, one update, version + 1. A gradient that is not finite changes nothing."""
         start = time.perf_counter()
-        metrics = self.accumulate(batches) | self.optimizer.step()
+        with self.team.act("step", batches, version=self.version) as mine:
+            metrics = self.accumulate(mine) | self.optimizer.step()
         self.version += 1
         sizes = [len(batch.ids) for batch in _every(batches)]
         seconds = time.perf_counter() - start
@@ -98,72 +103,79 @@ class Trainer:
 
     def accumulate(self, batches: Sequence[MicroBatch]) -> dict[str, float]:
         """Gradients over all `batches` into the parameters' `.grad`, and the metrics; no update."""
-        meter = _Meter()
-        for parameter in self.optimizer.parameters.values():
-            parameter.grad = None  # of a step that was interrupted
-        for batch in batches:
-            self._backward(batch, (), meter)
-        return meter.metrics()
+        meter = Meter()
+        with self.team.act("accumulate", batches, version=self.version) as mine:
+            for parameter in self.optimizer.parameters.values():
+                parameter.grad = None  # of a step that was interrupted
+            for number, batch in enumerate(mine, 1):
+                self._backward(batch, (), meter, last=number == len(mine))
+            return Meter.joined(self.team.total(self.optimizer.parameters, meter.frame())).metrics()
 
     @torch.no_grad()
     def evaluate(self, batches: Sequence[MicroBatch]) -> dict[str, float]:
         """Losses and diagnostics as of a step, and nothing changes."""
-        meter = _Meter()
+        meter = Meter()
         for batch, wanted in predicted(self.policy, batches):
             self._loss(batch, wanted, meter)
         return meter.metrics()
 
-    def state(self) -> dict[str, Any]:
-        """Everything that a step depends on. Tensors are live, not copies."""
-        return {
-            "weights": {k: p.detach() for k, p in self.optimizer.parameters.items()},
-            "optimizer": self.optimizer.state(),
-            "counters": Counters(
-                version=self.version,
-                steps=self.optimizer.steps,
-                updates=self.optimizer.updates,
-                norms=self.optimizer.norms,
-            ),
-        }
-
-    def load_state(self, state: Mapping[str, Any]) -> None:
-        """Take over a `state()`. Raises CorruptError or ConfigError when it is another policy's."""
-        counters = state["counters"]
-        self.optimizer.load_state(state["optimizer"], counters.steps, counters.updates)
-        self.optimizer.norms = list(counters.norms)
-        weights = dict(state["weights"])
-        if self.scalar is not None:
-            with torch.no_grad():
-                for name, parameter in self.scalar.parameters.items():
-                    parameter.copy_(weights.pop(name))
-        self.policy.load_trainable(weights)
-        self.version = counters.version
-
     def save(self, folder: str | Path) -> None:
-        """Write the adapter in PEFT's format (or the model in the hub's), moments and counters into a folder."""
+        """Write the adapter in PEFT's format (or the model in the hub's), moments and counters into a folder.
+
+        Moments that are spread over ranks are a file for each of these.
+        """
         folder = Path(folder)
-        folder.mkdir(parents=True, exist_ok=True)
-        state = self.state()
-        self._save_weights({k: state["weights"][k] for k in self.policy.trainable()}, folder)
-        if self.scalar is not None:
-            self.scalar.save(folder)
-        save_file({k: t.cpu() for k, t in state["optimizer"].items()}, folder / "optimizer.safetensors")
-        (folder / "trainer.json").write_bytes(msgspec.json.encode(state["counters"]))
+        counters = Counters(
+            version=self.version,
+            steps=self.optimizer.steps,
+            updates=self.optimizer.updates,
+            norms=self.optimizer.norms,
+        )
+        with self.team.act("save", folder=str(folder)):
+            folder.mkdir(parents=True, exist_ok=True)
+            name, moments = self.team.part(self.optimizer.state())
+            if name:
+                save_file({k: t.cpu() for k, t in moments.items()}, folder / name)
+            weights = self.policy.trainable()
+            if self.team.first:
+                self._save_weights(weights, folder)
+                if self.scalar is not None:
+                    self.scalar.save(folder)
+                (folder / "trainer.json").write_bytes(msgspec.json.encode(counters))
 
     def load(self, folder: str | Path) -> None:
         """Read what `save` wrote. Raises MissingError, CorruptError, ConfigError when it is another policy's."""
         folder = Path(folder)
-        try:
-            counters = msgspec.json.decode((folder / "trainer.json").read_bytes(), type=Counters)
-            optimizer = load_file(folder / "optimizer.safetensors")
-            weights = lora.load(folder)[1] if self.policy.adapter else load_file(folder / "model.safetensors")
+        with self.team.act("load", folder=str(folder)):
+            try:
+                counters = msgspec.json.decode((folder / "trainer.json").read_bytes(), type=Counters)
+                moments = self._moments(folder)
+                weights = lora.load(folder)[1] if self.policy.adapter else load_file(folder / "model.safetensors")
+            except FileNotFoundError as error:
+                raise MissingError(f"no whole trainer checkpoint at {folder}: {error}") from None
+            except (msgspec.MsgspecError, SafetensorError, UnicodeDecodeError) as error:
+                raise CorruptError(
+                    f"the trainer checkpoint at {folder} does not read: {error}; use an older one"
+                ) from None
+            self.optimizer.load_state(moments, counters.steps, counters.updates)
+            self.optimizer.norms = list(counters.norms)
             if self.scalar is not None:
-                weights |= load_file(folder / HEAD)
-        except FileNotFoundError as error:
-            raise MissingError(f"no whole trainer checkpoint at {folder}: {error}") from None
-        except (msgspec.MsgspecError, SafetensorError, UnicodeDecodeError) as error:
-            raise CorruptError(f"the trainer checkpoint at {folder} does not read: {error}; use an older one") from None
-        self.load_state({"weights": weights, "optimizer": optimizer, "counters": counters})
+                self.scalar.load(folder)
+            self.policy.load_trainable(weights)
+        self.version = counters.version
+
+    def _moments(self, folder: Path) -> dict[str, Tensor]:
+        """This rank's, from the rows of however many ranks."""
+        files = sorted(folder.glob("optimizer*.safetensors"))
+        if not files:
+            raise FileNotFoundError("optimizer.safetensors")
+        with contextlib.ExitStack() as stack:
+            parts = [stack.enter_context(safe_open(file, "pt")) for file in files]
+            names = {name: None for part in parts for name in part.keys()}  # noqa: SIM118
+            return {
+                name: self.team.cut(name, torch.cat([p.get_tensor(name) for p in parts if name in p.keys()]))  # noqa: SIM118
+                for name in names
+            }
 
     def _save_weights(self, weights: Mapping[str, Tensor], folder: Path) -> None:
         base = self.policy.base
@@ -174,7 +186,7 @@ class Trainer:
         base.config.save_pretrained(folder)
         base.tokenizer.save(str(folder / "tokenizer.json"))
 
-    def _backward(self, batch: MicroBatch, above: tuple[_Above, ...], meter: _Meter) -> None:
+    def _backward(self, batch: MicroBatch, above: tuple[_Above, ...], meter: Meter, last: bool = False) -> None:
         """Gradients of this micro-batch and those below it, which leave in `above` what they owe to it."""
         put = self._put
         layout = Packed(batch.lengths, batch.parents, [a.kept for a in above], keep=bool(batch.below))
@@ -185,29 +197,36 @@ class Trainer:
             at = self._put(batch.at + len(before))
             # index_select's backward is deterministic, that of hidden[...] is not
             ends = [self._loss(batch, torch.cat([*before, hidden]).index_select(0, at), meter)]
+        elif not batch.below:  # it is there to make the calls that other ranks make (`packing.deal`)
+            ends = [hidden.sum() * 0]
         if not batch.below:
-            torch.autograd.backward(ends)
+            torch.autograd.backward(ends + (self.team.last() if last else []))
             return
+        assert layout.kept is not None
         me = _Above(layout.kept, hidden)
         for under in batch.below:
             self._backward(under, (*above, me), meter)
-        me.backward(ends)
+        me.backward(ends + (self.team.last() if last else []))
 
-    def _loss(self, batch: MicroBatch, wanted: Tensor, meter: _Meter) -> Tensor:
+    def _loss(self, batch: MicroBatch, wanted: Tensor, meter: Meter) -> Tensor:
         """This micro-batch's part of the step's loss, from the states that its predictions are made from (K, D)."""
         put = self._put
-        found, entropy = logprobs(wanted, self.policy.head, put(batch.targets), self.config.temperature, entropy=True)
+        heat, explores = self.config.temperature, "w_entropy" in batch.streams
+        found, entropy = logprobs(wanted, self.policy.head, put(batch.targets), heat, True, explores)
         streams = {k: put(v).to(found.dtype) for k, v in batch.streams.items()}
+        assert entropy is not None
+        if explores:
+            streams["entropy"] = entropy
         if self.scalar is not None:
             streams["scalar"] = self.scalar(wanted)
         if "teacher_ids" in streams:
             ids, q = streams["teacher_ids"].long(), streams["teacher_q"]
             streams["soft"] = soft_logprobs(wanted, self.policy.head, ids, q, self.config.temperature)
-        meter.observe(found.detach(), entropy, streams, self.version)
+        meter.observe(found.detach(), entropy.detach(), streams, self.version)
         total = found.new_zeros(())
         for name in (k.removeprefix("w_") for k in streams if k.startswith("w_")):
             module, config = self._component(name, streams)
-            if batch.below and whole(module, config):
+            if any(len(under.at) for under in _every(batch.below)) and whole(module, config):
                 raise ConfigError(
                     f"loss {module.__name__} needs whole sequences, and a tree of {len(batch.ids)} shared tokens with "
                     "trained ones among them is too large for one micro-batch: raise the trainer's micro_tokens"
@@ -253,53 +272,8 @@ class _Above:
         self.last = self._leaves[-1]
 
     def backward(self, ends: Sequence[Tensor]) -> None:
+        if self.last.grad is None:  # keys and values of the last layer are not among what it gives
+            self.last.grad = torch.zeros_like(self.last)
         pairs = zip(self._outputs, self._leaves, strict=True)
         owed = [(x, leaf.grad) for x, leaf in pairs if x.requires_grad and leaf.grad is not None]
         torch.autograd.backward([*ends, *(x for x, _ in owed)], [*(None for _ in ends), *(g for _, g in owed)])
-
-
-class _Meter:
-    """Sums and counts over micro-batches, so that metrics are means over tokens whatever the cut."""
-
-    def __init__(self) -> None:
-        self.sums: defaultdict[str, float] = defaultdict(float)
-        self.counts: defaultdict[str, int] = defaultdict(int)
-        self.totals: defaultdict[str, float] = defaultdict(float)
-        self.largest: dict[str, float] = {}
-
-    def observe(self, found: Tensor, entropy: Tensor, streams: Mapping[str, Tensor], version: int) -> None:
-        """What is true of any loss: size, entropy, and where tokens were sampled, distance to the behaviour policy."""
-        self.totals["trained_tokens"] += len(found)
-        self._mean("entropy", entropy)
-        if "version" not in streams or "behaviour" not in streams:
-            return
-        sampled = streams["version"] >= 0
-        d = (found - streams["behaviour"])[sampled]
-        ratio = d.clamp(-LARGEST, LARGEST).exp()
-        age = version - streams["version"][sampled]
-        self._mean("ratio", ratio)
-        self._mean("kl_behaviour", ratio - 1 - d)  # k3, of the behaviour policy to the current one
-        self._mean("age", age)
-        self._largest("ratio_max", ratio)
-        self._largest("age_max", age)
-        gap = d[age == 0].abs()  # the same weights in engine and trainer: numerics alone
-        self._mean("logprob_gap", gap)
-        self._largest("logprob_gap_max", gap)
-
-    def component(self, name: str, loss: float, diagnostics: Mapping[str, Tensor], trained: Tensor) -> None:
-        self.totals[f"loss_{name}"] += loss
-        self.totals["loss"] += loss
-        for key, values in diagnostics.items():
-            self._mean(key, values[trained])
-
-    def metrics(self) -> dict[str, float]:
-        means = {k: self.sums[k] / n for k, n in self.counts.items() if n}
-        return {"loss": 0.0, "trained_tokens": 0.0} | self.totals | means | self.largest
-
-    def _mean(self, name: str, values: Tensor) -> None:
-        self.sums[name] += float(values.sum())
-        self.counts[name] += len(values)
-
-    def _largest(self, name: str, values: Tensor) -> None:
-        if len(values):
-            self.largest[name] = max(self.largest.get(name, -math.inf), float(values.max()))

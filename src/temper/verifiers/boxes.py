@@ -105,6 +105,11 @@ def report(done: Exit, nonce: str) -> dict[str, Any] | None:
     return None
 
 
+def dotted(path: str) -> str:
+    """The module's name in a file's path."""
+    return path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+
+
 def with_files(spec: SandboxSpec | None, *layers: Mapping[str, bytes]) -> SandboxSpec:
     """The spec with more files; later ones replace earlier ones."""
     spec = spec or SandboxSpec()

@@ -17,21 +17,18 @@ import json
 import marshal
 import math
 import secrets
-from collections.abc import Mapping
 from typing import Any
 
 from msgspec import UNSET, Struct, UnsetType
 
-from temper.core.blame import FaultError
 from temper.core.protocols import SandboxBackend
 from temper.core.task import SandboxSpec, Task
-from temper.core.trace import Trace
 from temper.verifiers import boxes
 from temper.verifiers.checks.values import decode, encode, faithful, normal
-from temper.verifiers.grading import Grader, Judgement, delivered, fingerprint
-from temper.verifiers.pool import Pool
+from temper.verifiers.grading import Given, Judgement, Plugin
 
-_VALUES, _SCHEDULES, _DRIVER = (f"temper.verifiers.checks.{name}" for name in ("values", "schedules", "driver"))
+_SIDES = ("temper.verifiers.checks.values", "temper.verifiers.checks.apart")
+_SCHEDULES, _DRIVER = "temper.verifiers.checks.schedules", "temper.verifiers.checks.driver"
 _GONE = "gone"
 
 
@@ -58,31 +55,16 @@ class Reference(Struct, frozen=True, forbid_unknown_fields=True):
     solution: dict[str, str] = {}
 
 
-def create(config: Config | None, pool: Pool | None, sandboxes: SandboxBackend) -> Grader:
-    settings = config or Config()
-
-    async def judge(task: Task, trace: Trace, artifacts: Mapping[str, bytes], reference: Reference) -> Judgement:
-        if problem := _problem(task, reference):
-            raise FaultError("reference-missing", "verifiers.code", problem)
-        files = {path: delivered(artifacts, path) for path in task.artifacts}
-        spec = boxes.with_files(task.sandbox, files)
-        outcomes = await outcomes_of(sandboxes, spec, reference.module, reference.cases, settings)
-        failures = {
-            n: why
-            for n, (case, outcome) in enumerate(zip(reference.cases, outcomes, strict=True))
-            if (why := _failure(case, outcome))
-        }
-        components = {"passed": 1 - len(failures) / len(reference.cases)}
-        groups: dict[str, list[bool]] = {"visible": [], "hidden": []}
-        for n, case in enumerate(reference.cases):
-            groups["visible" if case.visible else "hidden"].append(n in failures)
-        if all(groups.values()):
-            components |= {name: 1 - sum(failed) / len(failed) for name, failed in groups.items()}
-        return Judgement(float(not failures), next(iter(failures.values()), ""), components)
-
-    return Grader(
-        "code", fingerprint(settings, __name__, boxes.__name__, _VALUES, _SCHEDULES, _DRIVER), Reference, judge
-    )
+async def judge(given: Given, reference: Reference, settings: Config) -> Judgement:
+    spec = boxes.with_files(given.task.sandbox, given.files())
+    outcomes = await outcomes_of(given.sandboxes, spec, reference.module, reference.cases, settings)
+    whys = [_failure(case, outcome) for case, outcome in zip(reference.cases, outcomes, strict=True)]
+    groups: dict[str, list[str]] = {"visible": [], "hidden": []}
+    for case, why in zip(reference.cases, whys, strict=True):
+        groups["visible" if case.visible else "hidden"].append(why)
+    groups = {"passed": whys, **(groups if all(groups.values()) else {})}
+    components = {name: found.count("") / len(found) for name, found in groups.items()}
+    return Judgement(float(not any(whys)), next(filter(None, whys), ""), components)
 
 
 async def outcomes_of(
@@ -99,9 +81,9 @@ async def outcomes_of(
         }
         for c in cases
     ]
-    parts = (_VALUES, *([_SCHEDULES] if any(c.schedules for c in cases) else []), _DRIVER)
+    parts = (*_SIDES, *([_SCHEDULES] if any(c.schedules for c in cases) else []), _DRIVER)
     nonce = secrets.token_hex(16)
-    stdin = marshal.dumps({"nonce": nonce, "module": module.removesuffix(".py").replace("/", "."), "calls": calls}, 2)
+    stdin = marshal.dumps({"nonce": nonce, "module": boxes.dotted(module), "calls": calls}, 2)
     done = await boxes.run(
         sandboxes, spec, boxes.program(*parts), settings.interpreter,
         stdin=stdin, seconds=settings.seconds, where="verifiers.code",
@@ -119,8 +101,8 @@ def _read(line: bytes) -> Any:
         return None
 
 
-def _problem(task: Task, reference: Reference) -> str:
-    """Why the reference would pass everything or nothing, "" when it is sound."""
+def _problem(reference: Reference, task: Task) -> str:
+    """Why it would pass everything or nothing."""
     if not reference.cases or not task.artifacts:
         return "no cases, or no artifact that they could be about"
     if any((case.expect is UNSET) == (case.raises is UNSET) for case in reference.cases):
@@ -171,3 +153,6 @@ def _shown(form: Any) -> str:
         return repr(decode(form))[:200]
     except (ValueError, TypeError, LookupError, ArithmeticError, RecursionError):  # forged by the candidate
         return "something out of form"
+
+
+create = Plugin(__name__, Config, Reference, judge, _problem)

@@ -15,15 +15,10 @@ the extra `temper-rl[derivation]` (z3).
 
 from __future__ import annotations
 
-import importlib.util
-
 from msgspec import Struct
 
-from temper.core.errors import MissingError
-from temper.core.protocols import SandboxBackend
+from temper.core.task import Task
 from temper.verifiers import written
-from temper.verifiers.grading import Grader
-from temper.verifiers.pool import Pool
 
 
 class Config(written.Config, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -39,14 +34,12 @@ class Reference(Struct, frozen=True, forbid_unknown_fields=True):
     premises: int = 2
 
 
-def create(config: Config | None, pool: Pool, sandboxes: SandboxBackend | None = None) -> Grader:
-    if importlib.util.find_spec("z3") is None:
-        raise MissingError("checking derivations needs z3: pip install 'temper-rl[derivation]'")
-    checks, libraries = ("derivation", "symbolic", "answers", "rationals", "units"), ("z3-solver", "sympy")
-    settings = config or Config()
-    return written.checked(__name__, settings, pool, Reference, lambda r: r.solution, _problem, checks, libraries)
-
-
-def _problem(reference: Reference) -> str:
+def _problem(reference: Reference, task: Task) -> str:
     sound = reference.given and reference.goal.strip() and reference.solution.strip()
     return "" if sound else "expected givens, a goal and a gold chain"
+
+
+create = written.checked(
+    __name__, Config, Reference, lambda reference: reference.solution, _problem, ("z3-solver", "sympy"), "derivation",
+    "temper.verifiers.checks.derivation:check",
+)  # fmt: skip

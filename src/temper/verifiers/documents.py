@@ -18,12 +18,10 @@ from typing import Literal
 import msgspec
 from msgspec import Struct, structs
 
-from temper.core.protocols import SandboxBackend
+from temper.core.task import Task
 from temper.verifiers import written
 from temper.verifiers.checks import facts
 from temper.verifiers.checks.quotes import Span, moved, without
-from temper.verifiers.grading import Grader
-from temper.verifiers.pool import Pool
 
 Config = written.Config
 
@@ -42,11 +40,6 @@ class Field(Struct, frozen=True, forbid_unknown_fields=True):
 class Reference(Struct, frozen=True, forbid_unknown_fields=True):
     document: str
     fields: dict[str, Field]
-
-
-def create(config: Config | None, pool: Pool, sandboxes: SandboxBackend | None = None) -> Grader:
-    checks = ("documents", "facts", "quotes", "forms", "units")
-    return written.checked(__name__, config, pool, Reference, gold, _problem, checks)
 
 
 def gold(reference: Reference) -> str:
@@ -80,8 +73,7 @@ def without_evidence(reference: Reference, name: str) -> Reference:
     return Reference(without(reference.document, cut), fields)
 
 
-def _problem(reference: Reference) -> str:
-    """Why the reference is none, "" when it is sound."""
+def _problem(reference: Reference, task: Task) -> str:
     if not reference.fields:
         return "no fields"
     for name, field in reference.fields.items():
@@ -94,3 +86,6 @@ def _problem(reference: Reference) -> str:
             if field.kind != "clause" and not (fact.value.strip() and facts.states(field.kind, fact.value, quoted)):
                 return f"field {name!r} has a value that its own evidence does not state"
     return ""
+
+
+create = written.checked(__name__, Config, Reference, gold, _problem, check="temper.verifiers.checks.documents:check")

@@ -17,25 +17,17 @@ from __future__ import annotations
 import base64
 import contextlib
 import hashlib
-import importlib.util
-from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 from msgspec import Struct, structs
 
 from temper.core.blame import FaultError
-from temper.core.errors import MissingError
 from temper.core.protocols import SandboxBackend
 from temper.core.task import SandboxSpec, Task
-from temper.core.trace import Trace
 from temper.verifiers import boxes
-from temper.verifiers.grading import Grader, Judgement, delivered, fingerprint, source
-from temper.verifiers.pool import Pool
+from temper.verifiers.grading import Given, Judgement, Plugin, source
 
-_CHECK, _VIEWS, _STEP = (f"temper.verifiers.checks.{part}" for part in ("solids", "views", "step"))
-_PARTS = (__name__, boxes.__name__, _CHECK, _VIEWS, _STEP)
-_LIBRARIES = ("manifold3d", "trimesh")
 _OUTPUT = 24 << 20  # bytes that a script may print, the export in base64 included
 _RUN = """import base64, sys
 sys.path.insert(0, "")
@@ -83,38 +75,31 @@ class Reference(Struct, frozen=True, forbid_unknown_fields=True):
     drawn: Any = None  # the domain's own, not read here
 
 
-def create(config: Config | None, pool: Pool, sandboxes: SandboxBackend) -> Grader:
-    for package in _LIBRARIES:
-        if importlib.util.find_spec(package) is None:
-            raise MissingError(f"checking parts needs {package}: pip install 'temper-rl[cad]'")
-    settings = config or Config()
-    golds: dict[str, bytes] = {}
+async def judge(given: Given, reference: Reference, settings: Config) -> Judgement:
+    script, spec, golds = given.file(given.task.artifacts[0]), given.task.sandbox or SandboxSpec(), given.state
+    key = hashlib.sha256(msgspec.json.encode((spec, reference.script, reference.export))).hexdigest()
+    if key not in golds:  # first of all: a box that cannot make the gold part cannot judge another
+        golds[key] = await _gold(given.sandboxes, settings, spec, reference)
+        if len(golds) > _KEPT:
+            del golds[next(iter(golds))]
+    gold = golds[key]
+    mesh, why = await _made(given.sandboxes, settings, spec, script, reference.export)
+    if mesh is None:
+        return Judgement(0.0, why, {"runs": 0.0})
+    kind = "stl" if _is_step(reference.export) else reference.export.rpartition(".")[2]
+    wanted = msgspec.to_builtins(structs.replace(reference, script="", drawn=None))
+    found, why, components = await given.pool.judge(
+        "temper.verifiers.checks.solids:check",
+        (mesh, gold, kind, wanted), (gold, gold, kind, wanted), lambda f: f[0] == "right", settings.check_seconds,
+    )  # fmt: skip
+    if found == "gold-fails":
+        raise FaultError("gold-fails", "verifiers.geometry", why)
+    return Judgement(float(found == "right"), why, {"runs": 1.0, **components})
 
-    async def judge(task: Task, trace: Trace, artifacts: Mapping[str, bytes], reference: Reference) -> Judgement:
-        if len(task.artifacts) != 1 or not reference.script.strip():
-            raise FaultError("reference-missing", "verifiers.geometry", "expected a gold script, and one artifact")
-        script = delivered(artifacts, task.artifacts[0])
-        spec = task.sandbox or SandboxSpec()
-        key = hashlib.sha256(msgspec.json.encode((spec, reference.script, reference.export))).hexdigest()
-        if key not in golds:  # first of all: a box that cannot make the gold part cannot judge another
-            golds[key] = await _gold(sandboxes, settings, spec, reference)
-            if len(golds) > _KEPT:
-                del golds[next(iter(golds))]
-        gold = golds[key]
-        mesh, why = await _made(sandboxes, settings, spec, script, reference.export)
-        if mesh is None:
-            return Judgement(0.0, why, {"runs": 0.0})
-        kind = "stl" if _is_step(reference.export) else reference.export.rpartition(".")[2]
-        wanted = msgspec.to_builtins(structs.replace(reference, script="", drawn=None))
-        kind_of, why, components = await pool.judge(
-            f"{_CHECK}:check", (mesh, gold, kind, wanted), (gold, gold, kind, wanted), lambda f: f[0] == "right",
-            settings.check_seconds,
-        )  # fmt: skip
-        if kind_of == "gold-fails":
-            raise FaultError("gold-fails", "verifiers.geometry", why)
-        return Judgement(float(kind_of == "right"), why, {"runs": 1.0, **components})
 
-    return Grader("geometry", fingerprint(settings, *_PARTS, libraries=_LIBRARIES), Reference, judge)
+def _problem(reference: Reference, task: Task) -> str:
+    sound = len(task.artifacts) == 1 and reference.script.strip()
+    return "" if sound else "expected a gold script, and one artifact"
 
 
 async def _gold(sandboxes: SandboxBackend, settings: Config, spec: SandboxSpec, reference: Reference) -> bytes:
@@ -137,7 +122,7 @@ async def _made(
     files = {**spec.files, "part.py": script}
     mesh, why = await _written(sandboxes, settings, structs.replace(spec, files=files), export)
     if mesh is not None and _is_step(export):
-        files = {"part.py": source(_STEP).encode(), "part.step": mesh}
+        files = {"part.py": source("temper.verifiers.checks.step").encode(), "part.step": mesh}
         mesh, why = await _written(sandboxes, settings, structs.replace(spec, files=files), "part.stl")
         why = f"{export} does not import: {why}"
     return mesh, why
@@ -164,56 +149,9 @@ def _is_step(name: str) -> bool:
     return name.lower().endswith((".step", ".stp"))
 
 
-def hole(name: str, at: Any, axis: str, diameter: float, depth: float, *, through: bool, slack: float) -> Feature:
-    """Probes of a hole that begins at `at` and goes along `axis` ("x", "-x", "y", ...): open inside, a wall around it.
-
-    A hole that is not through has a floor. `slack`: how far sizes may be off.
-    """
-    along, across = _axes(axis)
-    ring = [
-        (1, 0),
-        (0.7071, 0.7071),
-        (0, 1),
-        (-0.7071, 0.7071),
-        (-1, 0),
-        (-0.7071, -0.7071),
-        (0, -1),
-        (0.7071, -0.7071),
-    ]
-
-    def at_radius(radius: float, deep: float) -> list[tuple[float, float, float]]:
-        return [_sum(at, (along, deep), (across[0], radius * u), (across[1], radius * v)) for u, v in ring]
-
-    depths = [slack, depth / 2, depth - slack]
-    empty = [point for deep in depths for point in at_radius(diameter / 2 - slack, deep)]
-    solid = at_radius(diameter / 2 + slack, depth / 2)
-    if not through:
-        solid += [_sum(at, (along, depth + slack))]
-    return Feature(name, solid, empty)
+def _kept(settings: Config) -> dict[str, bytes]:
+    """Gold meshes by what made them."""
+    return {}
 
 
-def fillet(
-    name: str, corner: Any, axis: str, inward: Any, radius: float, length: float, *, inner: bool = False, slack: float
-) -> Feature:
-    """Probes of a rounded edge that begins at `corner` and runs along `axis`, at half its length.
-
-    `inward` has a 1 or -1 for each of the two other axes and leads from the edge to the rounding's centre: into the
-    material, or, where an inner edge is filled, out of it.
-    """
-    along, _ = _axes(axis)
-    middle = _sum(corner, (along, length / 2), (inward, radius))
-    diagonal = [-c / 2**0.5 for c in inward]
-    near, far = ([_sum(middle, (diagonal, radius + by))] for by in (-slack, slack))
-    return Feature(name, far, near) if inner else Feature(name, near, far)
-
-
-def _axes(axis: str) -> tuple[list[float], list[list[float]]]:
-    sign = -1.0 if axis.startswith("-") else 1.0
-    units = {name: [float(k == n) for k in range(3)] for n, name in enumerate("xyz")}
-    along = [sign * c for c in units[axis[-1]]]
-    return along, [unit for name, unit in units.items() if name != axis[-1]]
-
-
-def _sum(start: Any, *steps: tuple[Any, float]) -> tuple[float, float, float]:
-    x, y, z = (start[k] + sum(way[k] * length for way, length in steps) for k in range(3))
-    return (x, y, z)
+create = Plugin(__name__, Config, Reference, judge, _problem, lambda _: ("manifold3d", "trimesh"), "cad", _kept)

@@ -7,17 +7,11 @@ itself out at one half. Component: agreement, the share of judges whose two verd
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from msgspec import Struct
 
-from temper.core.blame import FaultError
-from temper.core.protocols import SandboxBackend
 from temper.core.task import Task
-from temper.core.trace import Trace
 from temper.verifiers import judging
-from temper.verifiers.grading import Grader, Judgement, fingerprint
-from temper.verifiers.pool import Pool
+from temper.verifiers.grading import Given, Judgement, Plugin
 
 Config = judging.Config
 _ASK = "Two answers to one request, {}: which is better? Length and style count only where the item says so."
@@ -29,27 +23,27 @@ class Reference(Struct, frozen=True, forbid_unknown_fields=True):
     criteria: str
 
 
-def create(config: Config, pool: Pool | None = None, sandboxes: SandboxBackend | None = None) -> Grader:
-    judges = judging.panel(config)
+async def judge(given: Given, reference: Reference, settings: Config) -> Judgement:
+    if not given.answer.strip():
+        return Judgement(0.0, "the answer is empty")
+    shown = judging.texts(given.task.messages, given.answer)
+    pair = (("answer", shown["answer"]), ("answer", reference.answer))
+    questions = [
+        judging.Question(
+            (("request", shown["request"]), *order), {"better": reference.criteria}, _CHOICES, _ASK.format(n)
+        )
+        for n, order in (("in one order", pair), ("in the other order", pair[::-1]))
+    ]
+    votes = await judging.verdicts(given.state, questions, settings)
+    fine = [(one["better"] != "second", other["better"] != "first") for one, other in votes]
+    score = sum(map(sum, fine)) / (2 * len(fine))
+    agreement = sum(a == b for a, b in fine) / len(fine)
+    why = "" if score == 1 else f"{score:.0%} of the comparisons found it at least as good as the reference answer"
+    return Judgement(score, why, {"agreement": agreement})
 
-    async def judge(task: Task, trace: Trace, artifacts: Mapping[str, bytes], reference: Reference) -> Judgement:
-        if not reference.answer.strip() or not reference.criteria.strip():
-            raise FaultError("reference-missing", "verifiers.judge", "expected an answer and criteria")
-        if not trace.answer.strip():
-            return Judgement(0.0, "the answer is empty")
-        shown = judging.texts(task.messages, trace.answer)
-        pair = (("answer", shown["answer"]), ("answer", reference.answer))
-        questions = [
-            judging.Question(
-                (("request", shown["request"]), *order), {"better": reference.criteria}, _CHOICES, _ASK.format(n)
-            )
-            for n, order in (("in one order", pair), ("in the other order", pair[::-1]))
-        ]
-        votes = await judging.verdicts(judges, questions, config)
-        fine = [(one["better"] != "second", other["better"] != "first") for one, other in votes]
-        score = sum(map(sum, fine)) / (2 * len(fine))
-        agreement = sum(a == b for a, b in fine) / len(fine)
-        why = "" if score == 1 else f"{score:.0%} of the comparisons found it at least as good as the reference answer"
-        return Judgement(score, why, {"agreement": agreement})
 
-    return Grader("judge", fingerprint(config, __name__, judging.__name__), Reference, judge)
+def _problem(reference: Reference, task: Task) -> str:
+    return "" if reference.answer.strip() and reference.criteria.strip() else "expected an answer and criteria"
+
+
+create = Plugin(__name__, Config, Reference, judge, _problem, prepare=judging.panel)

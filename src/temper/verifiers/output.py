@@ -10,18 +10,14 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Mapping
 from typing import Literal
 
 from msgspec import Struct
 
-from temper.core.blame import FaultError
 from temper.core.protocols import SandboxBackend
 from temper.core.task import SandboxSpec, Task
-from temper.core.trace import Trace
 from temper.verifiers import boxes
-from temper.verifiers.grading import Grader, Judgement, delivered, fingerprint
-from temper.verifiers.pool import Pool
+from temper.verifiers.grading import Given, Judgement, Plugin
 
 
 class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -45,20 +41,15 @@ class Reference(Struct, frozen=True, forbid_unknown_fields=True):
     solution: dict[str, str] = {}
 
 
-def create(config: Config | None, pool: Pool | None, sandboxes: SandboxBackend) -> Grader:
-    settings = config or Config()
+async def judge(given: Given, reference: Reference, settings: Config) -> Judgement:
+    spec = boxes.with_files(given.task.sandbox, given.files())
+    runs = (why_not(given.sandboxes, settings, spec, reference.path, run) for run in reference.runs)
+    whys = await asyncio.gather(*runs)
+    return Judgement(float(not any(whys)), next(filter(None, whys), ""), {"passed": whys.count("") / len(whys)})
 
-    async def judge(task: Task, trace: Trace, artifacts: Mapping[str, bytes], reference: Reference) -> Judgement:
-        if not any(run.stdout.strip() for run in reference.runs):
-            raise FaultError("reference-missing", "verifiers.output", "expected a run that prints something")
-        spec = boxes.with_files(task.sandbox, {path: delivered(artifacts, path) for path in task.artifacts})
-        whys = await asyncio.gather(
-            *(why_not(sandboxes, settings, spec, reference.path, run) for run in reference.runs)
-        )
-        wrong = [why for why in whys if why]
-        return Judgement(float(not wrong), wrong[0] if wrong else "", {"passed": 1 - len(wrong) / len(whys)})
 
-    return Grader("output", fingerprint(settings, __name__, boxes.__name__), Reference, judge)
+def _problem(reference: Reference, task: Task) -> str:
+    return "" if any(run.stdout.strip() for run in reference.runs) else "expected a run that prints something"
 
 
 async def why_not(sandboxes: SandboxBackend, settings: Config, spec: SandboxSpec, path: str, run: Run) -> str:
@@ -92,3 +83,6 @@ def _close(expected: str, got: str, tolerance: float) -> bool:
         return math.isclose(float(expected), float(got), rel_tol=tolerance, abs_tol=tolerance)
     except ValueError:
         return False
+
+
+create = Plugin(__name__, Config, Reference, judge, _problem)

@@ -12,21 +12,17 @@ fast.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from msgspec import Struct, structs
 
 from temper.core.blame import FaultError
-from temper.core.protocols import SandboxBackend
 from temper.core.task import Task
-from temper.core.trace import Trace
 from temper.verifiers import boxes
 from temper.verifiers.checks.values import encode, faithful
-from temper.verifiers.grading import Grader, Judgement, delivered, fingerprint
-from temper.verifiers.pool import Pool
+from temper.verifiers.grading import Given, Judgement, Plugin
 
-_VALUES, _RACE = "temper.verifiers.checks.values", "temper.verifiers.checks.race"
+_PROGRAM = ("temper.verifiers.checks.values", "temper.verifiers.checks.apart", "temper.verifiers.checks.race")
 _LEAST = 1e-3  # seconds of CPU below which a ratio would be noise
 
 
@@ -44,27 +40,15 @@ class Reference(Struct, frozen=True, forbid_unknown_fields=True):
     ratio: float = 3.0
 
 
-def create(config: Config | None, pool: Pool | None, sandboxes: SandboxBackend) -> Grader:
-    settings = config or Config()
-
-    async def judge(task: Task, trace: Trace, artifacts: Mapping[str, bytes], reference: Reference) -> Judgement:
-        if not (reference.calls and reference.module in reference.solution and faithful(encode(reference.calls))):
-            raise FaultError("reference-missing", "verifiers.performance", "expected calls and the module's solution")
-        files = {path: delivered(artifacts, path) for path in task.artifacts}
-        spec = structs.replace(boxes.with_files(task.sandbox, files), pids=2 * settings.turns + 1)
-        stdin, nonce = boxes.job(
-            module=reference.module.removesuffix(".py").replace("/", "."), function=reference.function,
-            solution=reference.solution[reference.module], calls=[encode(call) for call in reference.calls],
-        )  # fmt: skip
-        argv = [settings.python, "-I", "-S", "-c", boxes.program(_VALUES, _RACE), str(settings.turns)]
-        done = await boxes.command(sandboxes, spec, argv, stdin=stdin, seconds=settings.seconds, where=__name__)
-        return _judgement(boxes.report(done, nonce), reference)
-
-    parts = (__name__, boxes.__name__, _VALUES, _RACE)
-    return Grader("performance", fingerprint(settings, *parts), Reference, judge)
-
-
-def _judgement(report: dict[str, Any] | None, reference: Reference) -> Judgement:
+async def judge(given: Given, reference: Reference, settings: Config) -> Judgement:
+    spec = structs.replace(boxes.with_files(given.task.sandbox, given.files()), pids=2 * settings.turns + 1)
+    stdin, nonce = boxes.job(
+        module=boxes.dotted(reference.module), function=reference.function,
+        solution=reference.solution[reference.module], calls=[encode(call) for call in reference.calls],
+    )  # fmt: skip
+    argv = [settings.python, "-I", "-S", "-c", boxes.program(*_PROGRAM), str(settings.turns)]
+    done = await boxes.command(given.sandboxes, spec, argv, stdin=stdin, seconds=settings.seconds, where=__name__)
+    report = boxes.report(done, nonce)
     if report is None:
         return Judgement(0.0, "the program ended early")
     if report["broken"]:
@@ -77,3 +61,11 @@ def _judgement(report: dict[str, Any] | None, reference: Reference) -> Judgement
     fast = ratio <= reference.ratio
     why = f"{reference.function} took more than {reference.ratio:g} times the CPU time of the solution"
     return Judgement(float(fast), "" if fast else why, components | {"fast": float(fast)})
+
+
+def _problem(reference: Reference, task: Task) -> str:
+    sound = reference.calls and reference.module in reference.solution and faithful(encode(reference.calls))
+    return "" if sound else "expected calls and the module's solution"
+
+
+create = Plugin(__name__, Config, Reference, judge, _problem)

@@ -24,16 +24,10 @@ import msgspec
 from msgspec import Struct
 
 from temper.core.blame import FaultError
-from temper.core.protocols import SandboxBackend
-from temper.core.task import SandboxSpec, Task
-from temper.core.trace import Trace
+from temper.core.task import Task
 from temper.verifiers import boxes, code
 from temper.verifiers.checks.values import faithful
-from temper.verifiers.grading import Grader, Judgement, delivered, fingerprint
-from temper.verifiers.pool import Pool
-
-_CHECK = "temper.verifiers.checks.metrics"
-_PARTS = tuple(f"temper.verifiers.checks.{name}" for name in ("values", "driver", "metrics"))
+from temper.verifiers.grading import Given, Judgement, Plugin
 
 
 class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -59,54 +53,40 @@ class Reference(Struct, frozen=True, forbid_unknown_fields=True):
     solution: dict[str, str] = {}
 
 
-def create(config: Config | None, pool: Pool, sandboxes: SandboxBackend) -> Grader:
-    settings = config or Config()
-    running = code.Config(seconds=settings.seconds, interpreter=settings.interpreter)
-
-    async def judge(task: Task, trace: Trace, artifacts: Mapping[str, bytes], reference: Reference) -> Judgement:
-        if not (reference.inputs and reference.goals and task.sandbox and task.artifacts):
-            raise FaultError("reference-missing", "verifiers.refactor", "expected files, inputs and goals")
-        files = {path: delivered(artifacts, path) for path in task.artifacts}
-        components, whys = await _read(pool, task.sandbox, files, reference)
-        agreed, why = await _behaviour(sandboxes, running, task, files, reference, settings.calls)
-        components["behaviour"] = agreed
-        whys = [why, *whys] if why else whys
-        return Judgement(float(not whys), "; ".join(whys[:3]), components)
-
-    parts = (__name__, code.__name__, boxes.__name__, *_PARTS)
-    return Grader("refactor", fingerprint(settings, *parts), Reference, judge)
+async def judge(given: Given, reference: Reference, settings: Config) -> Judgement:
+    files = given.files()
+    components, whys = await _read(given, files, reference)
+    components["behaviour"], why = await _behaviour(given, files, reference, settings)
+    return Judgement.of([why, *whys] if why else whys, components)
 
 
-async def _read(
-    pool: Pool, sandbox: SandboxSpec, files: Mapping[str, bytes], reference: Reference
-) -> tuple[dict[str, float], list[str]]:
+async def _read(given: Given, files: Mapping[str, bytes], reference: Reference) -> tuple[dict[str, float], list[str]]:
     """Interface and goals, without running anything. Raises FaultError when the old code reaches the goals."""
+    before = given.task.sandbox.files if given.task.sandbox else {}
     new = {path: text.decode("utf-8", "replace") for path, text in files.items()}
-    old = {path: sandbox.files.get(path, b"").decode("utf-8", "replace") for path in files}
+    old = {path: before.get(path, b"").decode("utf-8", "replace") for path in files}
     asked = (old, reference.renamed, reference.adds, msgspec.to_builtins(reference.goals))
     gold = {**old, **reference.solution}
-    components, whys = await pool.judge(f"{_CHECK}:check", (new, *asked), (gold, *asked), bool, 5.0)
-    if components.get("old"):
+    components, whys = await given.pool.judge(
+        "temper.verifiers.checks.metrics:check", (new, *asked), (gold, *asked), bool, 5.0
+    )
+    if components.pop("old", 0):
         raise FaultError("gold-fails", "verifiers.refactor", "the old code reaches all goals")
-    return {name: share for name, share in components.items() if name != "old"}, whys
+    return components, whys
 
 
 async def _behaviour(
-    sandboxes: SandboxBackend,
-    settings: code.Config,
-    task: Task,
-    files: Mapping[str, bytes],
-    reference: Reference,
-    n: int,
+    given: Given, files: Mapping[str, bytes], reference: Reference, settings: Config
 ) -> tuple[float, str]:
     """The share of calls on which old and new agree, and one on which they do not."""
-    rng = random.Random(task.id)
+    running = code.Config(seconds=settings.seconds, interpreter=settings.interpreter)
+    rng, n = random.Random(given.task.id), settings.calls
     calls = [(name, args) for name, inputs in reference.inputs.items() for args in argument_lists(rng, inputs, n)]
     sides = []
     for layer, names in (({}, {}), (files, reference.renamed)):
         cases = [code.Case(function=names.get(name, name), args=args, watch=True) for name, args in calls]
-        spec = boxes.with_files(task.sandbox, layer)
-        sides.append(code.outcomes_of(sandboxes, spec, reference.module, cases, settings))
+        spec = boxes.with_files(given.task.sandbox, layer)
+        sides.append(code.outcomes_of(given.sandboxes, spec, reference.module, cases, running))
     before, after = ([_told(outcome) for outcome in outcomes] for outcomes in await asyncio.gather(*sides))
     if not all(told and faithful(told[1]) for told in before) or not any(told[0] == "value" for told in before):
         raise FaultError("gold-fails", "verifiers.refactor", "the old code ends early, or gives no plain value")
@@ -171,3 +151,11 @@ def drawn(rng: random.Random, kind: Any, edge: int | None = None) -> Any:
         case "dict":
             return {drawn(rng, content[0]): drawn(rng, content[1]) for _ in range(size)}
     raise FaultError("reference-missing", "verifiers.refactor", f"no input is called {name!r}")
+
+
+def _problem(reference: Reference, task: Task) -> str:
+    sound = reference.inputs and reference.goals and task.sandbox and task.artifacts
+    return "" if sound else "expected files, inputs and goals"
+
+
+create = Plugin(__name__, Config, Reference, judge, _problem)

@@ -12,7 +12,7 @@ import asyncio
 import importlib
 import math
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,11 +21,8 @@ from msgspec import Struct
 
 from temper.core.blame import FaultError
 from temper.core.errors import ConfigError
-from temper.core.protocols import SandboxBackend
-from temper.core.task import Message, Task
-from temper.core.trace import Trace
-from temper.verifiers.grading import Grader, Judgement, fingerprint
-from temper.verifiers.pool import Pool
+from temper.core.task import Message
+from temper.verifiers.grading import Given, Judgement, Plugin
 
 Scorer = Callable[[Sequence[Message]], float]
 _LONGEST = 32 << 10  # characters of an answer that are scored
@@ -45,25 +42,26 @@ class Reference(Struct, frozen=True, forbid_unknown_fields=True):
     floor: str = ""
 
 
-def create(config: Config, pool: Pool | None = None, sandboxes: SandboxBackend | None = None) -> Grader:
-    scorer = _scorer(config)
-    one_at_a_time = threading.Lock()
+async def judge(given: Given, reference: Reference, settings: Config) -> Judgement:
+    answers = (reference.answer, reference.floor, given.answer[:_LONGEST])
+    good, floor, raw = await asyncio.to_thread(given.state, given.task.messages, answers)
+    if not all(map(math.isfinite, (good, floor, raw))):
+        raise FaultError("verifier-crash", "verifiers.reward_model", f"no number: {good}, {floor}, {raw}")
+    if good <= floor:
+        raise FaultError("gold-fails", "verifiers.reward_model", f"the good answer gets {good}, the floor {floor}")
+    found = min(1.0, max(0.0, (raw - floor) / (good - floor)))
+    return Judgement(found, "" if found == 1 else f"{found:.2f} of the way to a good answer", {"raw": raw})
 
-    def score(task: Task, *answers: str) -> list[float]:
+
+def _scores(config: Config) -> Callable[[Sequence[Message], Sequence[str]], list[float]]:
+    """A function from what was asked and answers to it to their scores, one at a time."""
+    scorer, one_at_a_time = _scorer(config), threading.Lock()
+
+    def scores(asked: Sequence[Message], answers: Sequence[str]) -> list[float]:
         with one_at_a_time:
-            return [float(scorer((*task.messages, Message("assistant", answer)))) for answer in answers]
+            return [float(scorer((*asked, Message("assistant", answer)))) for answer in answers]
 
-    async def judge(task: Task, trace: Trace, artifacts: Mapping[str, bytes], reference: Reference) -> Judgement:
-        answer = trace.answer[:_LONGEST].encode("utf-8", "replace").decode()
-        good, floor, raw = await asyncio.to_thread(score, task, reference.answer, reference.floor, answer)
-        if not all(map(math.isfinite, (good, floor, raw))):
-            raise FaultError("verifier-crash", "verifiers.reward_model", f"no number: {good}, {floor}, {raw}")
-        if good <= floor:
-            raise FaultError("gold-fails", "verifiers.reward_model", f"the good answer gets {good}, the floor {floor}")
-        found = min(1.0, max(0.0, (raw - floor) / (good - floor)))
-        return Judgement(found, "" if found == 1 else f"{found:.2f} of the way to a good answer", {"raw": raw})
-
-    return Grader("reward_model", fingerprint(config, __name__), Reference, judge)
+    return scores
 
 
 def _scorer(config: Config) -> Scorer:
@@ -96,3 +94,6 @@ def _classify(model: Any, tokenizer: Any, messages: Sequence[Message]) -> float:
         text = "\n".join(f"{turn['role']}: {turn['content']}" for turn in turns)
     with torch.no_grad():
         return model(**tokenizer(text, return_tensors="pt", truncation=True)).logits[0, 0].item()
+
+
+create = Plugin(__name__, Config, Reference, judge, prepare=_scores)

@@ -8,17 +8,11 @@ votes. Components: one a criterion, and `agreement`, the mean share of the major
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from msgspec import Struct
 
-from temper.core.blame import FaultError
-from temper.core.protocols import SandboxBackend
 from temper.core.task import Task
-from temper.core.trace import Trace
 from temper.verifiers import judging
-from temper.verifiers.grading import Grader, Judgement, fingerprint
-from temper.verifiers.pool import Pool
+from temper.verifiers.grading import Given, Judgement, Plugin
 
 Config = judging.Config
 _ASK = "Judge the answer to the request: is each of the items met by the answer?"
@@ -34,28 +28,31 @@ class Reference(Struct, frozen=True, forbid_unknown_fields=True):
     criteria: list[Criterion]
 
 
-def create(config: Config, pool: Pool | None = None, sandboxes: SandboxBackend | None = None) -> Grader:
-    judges = judging.panel(config)
+async def judge(given: Given, reference: Reference, settings: Config) -> Judgement:
+    if not given.answer.strip():
+        return Judgement(0.0, "the answer is empty")
+    criteria = reference.criteria
+    materials = tuple(judging.texts(given.task.messages, given.answer).items())
+    questions = [
+        judging.Question(materials, {c.id: c.text for c in order}, ("met", "unmet"), _ASK)
+        for order in (criteria, criteria[::-1])
+    ]
+    votes = [vote for one in await judging.verdicts(given.state, questions, settings) for vote in one]
+    met = {c.id: sum(vote[c.id] == "met" for vote in votes) / len(votes) for c in criteria}
+    score = min(1.0, max(0.0, sum(c.points * met[c.id] for c in criteria) / _total(reference)))
+    missed = [c.text for c in criteria if (met[c.id] < 1) == (c.points > 0) and c.points]
+    why = f"not as it should be: {'; '.join(missed)}"[:500] if missed else ""
+    agreement = sum(max(share, 1 - share) for share in met.values()) / len(met)
+    return Judgement(score, why, {**met, "agreement": agreement})
 
-    async def judge(task: Task, trace: Trace, artifacts: Mapping[str, bytes], reference: Reference) -> Judgement:
-        criteria = reference.criteria
-        total = sum(max(0.0, criterion.points) for criterion in criteria)
-        if not total or len({criterion.id for criterion in criteria}) < len(criteria):
-            raise FaultError("reference-missing", "verifiers.rubric", "expected distinct criteria, some worth points")
-        if not trace.answer.strip():
-            return Judgement(0.0, "the answer is empty")
-        materials = tuple(judging.texts(task.messages, trace.answer).items())
-        questions = [
-            judging.Question(materials, {c.id: c.text for c in order}, ("met", "unmet"), _ASK)
-            for order in (criteria, criteria[::-1])
-        ]
-        votes = [vote for one in await judging.verdicts(judges, questions, config) for vote in one]
-        met = {c.id: sum(vote[c.id] == "met" for vote in votes) / len(votes) for c in criteria}
-        score = min(1.0, max(0.0, sum(c.points * met[c.id] for c in criteria) / total))
-        missed = [c.text for c in criteria if (met[c.id] < 1) == (c.points > 0) and c.points]
-        agreement = sum(max(share, 1 - share) for share in met.values()) / len(met)
-        return Judgement(
-            score, f"not as it should be: {'; '.join(missed)}"[:500] if missed else "", met | {"agreement": agreement}
-        )
 
-    return Grader("rubric", fingerprint(config, __name__, judging.__name__), Reference, judge)
+def _problem(reference: Reference, task: Task) -> str:
+    distinct = len({criterion.id for criterion in reference.criteria}) == len(reference.criteria)
+    return "" if distinct and _total(reference) else "expected distinct criteria, some worth points"
+
+
+def _total(reference: Reference) -> float:
+    return sum(max(0.0, criterion.points) for criterion in reference.criteria)
+
+
+create = Plugin(__name__, Config, Reference, judge, _problem, prepare=judging.panel)

@@ -12,21 +12,13 @@ every rule holds. Components: loads, rules (the share that holds).
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 from msgspec import Struct
 
-from temper.core.blame import FaultError
-from temper.core.protocols import SandboxBackend
 from temper.core.task import Task
-from temper.core.trace import Trace
-from temper.verifiers.grading import Grader, Judgement, delivered, fingerprint
-from temper.verifiers.pool import Pool
-
-_CHECK = "temper.verifiers.checks.scenes"
-_PARTS = tuple(f"temper.verifiers.checks.{part}" for part in ("scenes", "tscn", "gltf", "gltf_asset", "gltf_schema"))
+from temper.verifiers.grading import Given, Judgement, Plugin
 
 _MOST_CELLS = 2500
 
@@ -111,24 +103,26 @@ class Reference(Struct, frozen=True, forbid_unknown_fields=True):
     solution: str = ""
 
 
-def create(config: Config | None, pool: Pool, sandboxes: SandboxBackend | None = None) -> Grader:
-    settings = config or Config()
+async def judge(given: Given, reference: Reference, settings: Config) -> Judgement:
+    file, artifacts = reference.file, given.artifacts
+    project = {path: text.encode() for path, text in reference.project.items()}
+    project |= {path: content for path, content in artifacts.items() if path != file}
+    rest = (project, reference.sizes, msgspec.to_builtins(reference.rules))
+    right, why, components = await given.pool.judge(
+        "temper.verifiers.checks.scenes:check",
+        (file, given.file(file), *rest),
+        (file.replace(".glb", ".gltf"), reference.solution.encode(), *rest),
+        lambda found: found[0],
+        settings.seconds,
+    )
+    return Judgement(float(right), why, components)
 
-    async def judge(task: Task, trace: Trace, artifacts: Mapping[str, bytes], reference: Reference) -> Judgement:
-        if not reference.rules or not reference.solution:
-            raise FaultError("reference-missing", "verifiers.scene", "expected rules, and a solution that keeps them")
-        if any(isinstance(rule, Maze) and math.prod(rule.size) > _MOST_CELLS for rule in reference.rules):
-            raise FaultError("reference-missing", "verifiers.scene", f"a maze has at most {_MOST_CELLS} cells")
-        project = {path: text.encode() for path, text in reference.project.items()}
-        project |= {path: content for path, content in artifacts.items() if path != reference.file}
-        rest = (project, reference.sizes, msgspec.to_builtins(reference.rules))
-        right, why, components = await pool.judge(
-            f"{_CHECK}:check",
-            (reference.file, delivered(artifacts, reference.file), *rest),
-            (reference.file.replace(".glb", ".gltf"), reference.solution.encode(), *rest),
-            lambda found: found[0],
-            settings.seconds,
-        )
-        return Judgement(float(right), why, components)
 
-    return Grader("scene", fingerprint(settings, __name__, *_PARTS), Reference, judge)
+def _problem(reference: Reference, task: Task) -> str:
+    if not reference.rules or not reference.solution:
+        return "expected rules, and a solution that keeps them"
+    large = any(isinstance(rule, Maze) and math.prod(rule.size) > _MOST_CELLS for rule in reference.rules)
+    return f"a maze has at most {_MOST_CELLS} cells" if large else ""
+
+
+create = Plugin(__name__, Config, Reference, judge, _problem)

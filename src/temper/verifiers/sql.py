@@ -8,19 +8,13 @@ The policy delivers `query.sql`. Anything but one reading statement is wrong. Co
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Literal
 
 from msgspec import Struct
 
 from temper.core.blame import FaultError
-from temper.core.protocols import SandboxBackend
 from temper.core.task import Task
-from temper.core.trace import Trace
-from temper.verifiers.grading import Grader, Judgement, delivered, fingerprint
-from temper.verifiers.pool import Pool
-
-_CHECK = "temper.verifiers.checks.sql"
+from temper.verifiers.grading import Given, Judgement, Plugin
 
 
 class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -35,28 +29,31 @@ class Reference(Struct, frozen=True, forbid_unknown_fields=True):
     columns: Literal["free", "ordered"] = "free"
 
 
-def create(config: Config | None, pool: Pool, sandboxes: SandboxBackend | None = None) -> Grader:
-    settings = config or Config()
+async def judge(given: Given, reference: Reference, settings: Config) -> Judgement:
+    try:
+        query = given.file("query.sql").decode("utf-8")
+    except UnicodeDecodeError:
+        return Judgement(0.0, "query.sql is not UTF-8 text")
+    task_side = (reference.databases, reference.query)
+    rules = (settings.engine, reference.ordered, reference.columns == "free")
+    found, why = await given.pool.judge(
+        "temper.verifiers.checks.sql:check",
+        (*task_side, query, *rules),
+        (*task_side, reference.query, *rules),
+        lambda f: f[0] == "right",
+        settings.seconds,
+    )
+    if found == "gold-fails":
+        raise FaultError(found, "verifiers.sql", why)
+    return Judgement(float(found == "right"), why)
 
-    async def judge(task: Task, trace: Trace, artifacts: Mapping[str, bytes], reference: Reference) -> Judgement:
-        if len(reference.databases) < 2:
-            raise FaultError("reference-missing", "verifiers.sql", "expected two databases or more")
-        try:
-            query = delivered(artifacts, "query.sql").decode("utf-8")
-        except UnicodeDecodeError:
-            return Judgement(0.0, "query.sql is not UTF-8 text")
-        task_side = (reference.databases, reference.query)
-        rules = (settings.engine, reference.ordered, reference.columns == "free")
-        found, why = await pool.judge(
-            f"{_CHECK}:check",
-            (*task_side, query, *rules),
-            (*task_side, reference.query, *rules),
-            lambda f: f[0] == "right",
-            settings.seconds,
-        )
-        if found == "gold-fails":
-            raise FaultError(found, "verifiers.sql", why)
-        return Judgement(float(found == "right"), why)
 
-    libraries = ("sqlglot", *(["duckdb"] if settings.engine == "duckdb" else []))
-    return Grader("sql", fingerprint(settings, __name__, _CHECK, libraries=libraries), Reference, judge)
+def _problem(reference: Reference, task: Task) -> str:
+    return "" if len(reference.databases) > 1 else "expected two databases or more"
+
+
+def _libraries(settings: Config) -> tuple[str, ...]:
+    return ("sqlglot", "duckdb") if settings.engine == "duckdb" else ("sqlglot",)
+
+
+create = Plugin(__name__, Config, Reference, judge, _problem, _libraries, "sql")

@@ -8,18 +8,10 @@ ruff, types.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from msgspec import Struct
 
-from temper.core.blame import FaultError
-from temper.core.protocols import SandboxBackend
 from temper.core.task import Task
-from temper.core.trace import Trace
-from temper.verifiers.grading import Grader, Judgement, delivered, fingerprint
-from temper.verifiers.pool import Pool
-
-_CHECK, _METRICS = "temper.verifiers.checks.static", "temper.verifiers.checks.metrics"
+from temper.verifiers.grading import Given, Judgement, Plugin
 
 
 class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -34,23 +26,24 @@ class Reference(Struct, frozen=True, forbid_unknown_fields=True):
     solution: dict[str, str] = {}
 
 
-def create(config: Config | None, pool: Pool, sandboxes: SandboxBackend | None = None) -> Grader:
-    settings = config or Config()
+async def judge(given: Given, reference: Reference, settings: Config) -> Judgement:
+    before = given.task.sandbox.files if given.task.sandbox else {}
+    new = {path: given.file(path).decode("utf-8", "replace") for path in reference.paths}
+    old = {path: before[path].decode("utf-8", "replace") for path in reference.paths if path in before}
+    if new == old:
+        return Judgement(0.0, "nothing was changed")
+    asked = (list(settings.ruff), settings.types, settings.legacy)
+    gold = {path: reference.solution.get(path, old.get(path, "")) for path in reference.paths}
+    components, why = await given.pool.judge(
+        "temper.verifiers.checks.static:check", (new, old, *asked), (gold, old, *asked), bool, settings.seconds
+    )
+    return Judgement(float(not why), why, components)
 
-    async def judge(task: Task, trace: Trace, artifacts: Mapping[str, bytes], reference: Reference) -> Judgement:
-        if not reference.paths:
-            raise FaultError("reference-missing", "verifiers.static", "expected paths of Python files")
-        given = task.sandbox.files if task.sandbox else {}
-        new = {path: delivered(artifacts, path).decode("utf-8", "replace") for path in reference.paths}
-        old = {path: given[path].decode("utf-8", "replace") for path in reference.paths if path in given}
-        if new == old:
-            return Judgement(0.0, "nothing was changed")
-        asked = (list(settings.ruff), settings.types, settings.legacy)
-        gold = {path: reference.solution.get(path, old.get(path, "")) for path in reference.paths}
-        components, why = await pool.judge(
-            f"{_CHECK}:check", (new, old, *asked), (gold, old, *asked), bool, settings.seconds
-        )
-        return Judgement(float(not why), why, components)
 
-    libraries = ("ruff", *(["mypy"] if settings.types else []))
-    return Grader("static", fingerprint(settings, __name__, _CHECK, _METRICS, libraries=libraries), Reference, judge)
+def _problem(reference: Reference, task: Task) -> str:
+    return "" if reference.paths else "expected paths of Python files"
+
+
+create = Plugin(
+    __name__, Config, Reference, judge, _problem, lambda s: ("ruff", "mypy") if s.types else ("ruff",), "code"
+)

@@ -1,9 +1,13 @@
-"""Work in a shell is right when it left the expected files behind, and nothing else (`checks.terminal`).
+"""Work in a shell is right when it left the expected files behind, and nothing else, collateral damage included.
 
 Reference: {"files": {path: entry}, "free": [patterns], "scripts": {path: [run]}}. `files` is the whole expected tree,
 `free` names paths that may be there in any form. The environment delivers `tree.json`, which a program of ours lists
 (`checks.tree`). A script of `scripts` is run as `sh PATH` in fresh boxes, over the task's own files and the delivered
 ones, and has to print what the run says (`verifiers.output`), which never enters the box.
+
+Expected entries: {"text": ...} (a final line end does not count), {"mode": "755"}, {"to": target of a link}, {"dir":
+true}, {"archive": {name: text}} (tar, tar.gz or zip, whatever its order and times), or several of them at once. What
+the entry does not name does not count. Folders that hold an expected file need no entry of their own.
 
 Components: files, scripts.
 """
@@ -11,22 +15,27 @@ Components: files, scripts.
 from __future__ import annotations
 
 import asyncio
+import base64
+import binascii
+import gzip
+import io
 import json
+import tarfile
+import zipfile
+import zlib
 from collections.abc import Mapping
+from fnmatch import fnmatch
 from typing import Any
 
 import msgspec
 from msgspec import Struct
 
-from temper.core.blame import FaultError
-from temper.core.protocols import SandboxBackend
 from temper.core.task import Task
-from temper.core.trace import Trace
 from temper.verifiers import boxes, output
-from temper.verifiers.grading import Grader, Judgement, delivered, fingerprint
-from temper.verifiers.pool import Pool
+from temper.verifiers.grading import Given, Judgement, Plugin
 
-_CHECK, _TREE = "temper.verifiers.checks.terminal", "temper.verifiers.checks.tree"
+_MOST = 8 << 20  # bytes of an archive's content
+_BROKEN = (OSError, ValueError, EOFError, tarfile.TarError, zipfile.BadZipFile, zlib.error, NotImplementedError)
 
 
 class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -41,38 +50,99 @@ class Reference(Struct, frozen=True, forbid_unknown_fields=True):
     written: dict[str, str] = {}  # scripts of the solution by path
 
 
-def create(config: Config | None, pool: Pool, sandboxes: SandboxBackend) -> Grader:
-    settings = config or Config()
-    running = output.Config(seconds=settings.seconds, command=("sh",))
+async def judge(given: Given, reference: Reference, settings: Config) -> Judgement:
+    tree, rules = given.file("tree.json"), (reference.files, reference.free)
+    share, whys = await given.pool.judge(f"{__name__}:check", (tree, *rules), (b"{}", *rules), bool, settings.seconds)
+    components = {"files": share}
+    if reference.scripts and not whys:
+        left = {path: json.loads(tree)[path].get("text") for path in reference.files}
+        texts = {path: text.encode("utf-8", "replace") for path, text in left.items() if isinstance(text, str)}
+        running = output.Config(seconds=settings.seconds, command=("sh",))
+        spec = boxes.with_files(given.task.sandbox, texts)
+        runs = [(path, run) for path, several in reference.scripts.items() for run in several]
+        found = await asyncio.gather(*(output.why_not(given.sandboxes, running, spec, *run) for run in runs))
+        components["scripts"] = found.count("") / len(found)
+        whys = [why for why in found if why]
+    return Judgement.of(whys, components)
 
-    async def judge(task: Task, trace: Trace, artifacts: Mapping[str, bytes], reference: Reference) -> Judgement:
-        if not reference.files:
-            raise FaultError("reference-missing", "verifiers.terminal", "expected the files that should be there")
-        tree = delivered(artifacts, "tree.json")
-        rules = (reference.files, reference.free)
-        share, whys = await pool.judge(
-            f"{_CHECK}:check", (tree, *rules), (b"{}", *rules), lambda found: bool(found), settings.seconds
-        )
-        components = {"files": share}
-        if reference.scripts and not whys:
-            left = {path: json.loads(tree)[path].get("text") for path in reference.files}
-            texts = {path: text.encode("utf-8", "replace") for path, text in left.items() if isinstance(text, str)}
-            spec = boxes.with_files(task.sandbox, texts)
-            runs = [(path, run) for path, several in reference.scripts.items() for run in several]
-            found = await asyncio.gather(*(output.why_not(sandboxes, running, spec, *run) for run in runs))
-            components["scripts"] = found.count("") / len(found)
-            whys = [why for why in found if why]
-        return Judgement(float(not whys), "; ".join(whys[:3]), components)
 
-    parts = (__name__, output.__name__, boxes.__name__, _CHECK, _TREE)
-    return Grader("terminal", fingerprint(settings, *parts), Reference, judge)
+def _problem(reference: Reference, task: Task) -> str:
+    return "" if reference.files else "expected the files that should be there"
+
+
+def check(tree: bytes, expected: dict[str, dict[str, Any]], free: list[str]) -> tuple[float, list[str]]:
+    """Runs in a worker: share of expected entries that are right, why not."""
+    try:
+        found = json.loads(tree)
+        if not isinstance(found, dict) or not all(isinstance(entry, dict) for entry in found.values()):
+            raise ValueError
+    except (ValueError, RecursionError):
+        return 0.0, ["tree.json cannot be read"]
+    wrong = {path: why for path, entry in expected.items() if (why := _why(entry, found.get(path)))}
+    whys = [f"{path} {why}" for path, why in wrong.items()]
+    folders = {path[:at] for path in expected for at, c in enumerate(path) if c == "/"}
+    known = expected.keys() | folders
+    more = [path for path in found if path not in known and not any(fnmatch(path, pattern) for pattern in free)]
+    whys += [f"{path} should not be there" for path in more]
+    return 1 - len(wrong) / len(expected), [why.encode("utf-8", "backslashreplace").decode() for why in whys]
+
+
+def _why(entry: dict[str, Any], found: dict[str, Any] | None) -> str:
+    """ "" when the entry is as expected."""
+    if found is None:
+        return "is missing"
+    kind = "link" if "to" in entry else "dir" if entry.get("dir") else "file"
+    if found.get("kind") != kind:
+        return f"is a {found.get('kind')}, expected a {kind}"
+    if "mode" in entry and found.get("mode") != entry["mode"]:
+        return f"has mode {found.get('mode')}, expected {entry['mode']}"
+    if "to" in entry and found.get("to") != entry["to"]:
+        return "leads elsewhere"
+    if "text" in entry and _bare(found.get("text")) != _bare(entry["text"]):
+        return "has other content than expected"
+    return _archive_why(entry["archive"], found) if "archive" in entry else ""
+
+
+def _bare(text: Any) -> Any:
+    return text.removesuffix("\n") if isinstance(text, str) else None
+
+
+def _archive_why(expected: dict[str, str], found: dict[str, Any]) -> str:
+    try:
+        content = base64.b64decode(found["base64"]) if "base64" in found else str(found.get("text", "")).encode()
+        inside = members(content)
+    except (*_BROKEN, binascii.Error):
+        return "is no archive that can be read"
+    texts = {name: text.decode("utf-8", "replace") for name, text in inside.items()}
+    return "" if texts == expected else f"holds {sorted(texts)[:5]}, or other content than expected"
+
+
+def members(content: bytes) -> dict[str, bytes]:
+    """The regular files of an archive. Raises one of `_BROKEN`."""
+    if content[:2] == b"PK":
+        with zipfile.ZipFile(io.BytesIO(content)) as archive:
+            infos = [info for info in archive.infolist() if not info.is_dir()]
+            if sum(info.file_size for info in infos) > _MOST:
+                raise ValueError("too large")
+            return {info.filename.removeprefix("./"): archive.read(info) for info in infos}
+    if content[:2] == b"\x1f\x8b":
+        with gzip.GzipFile(fileobj=io.BytesIO(content)) as stream:
+            content = stream.read(_MOST + 1)
+    if len(content) > _MOST:
+        raise ValueError("too large")
+    with tarfile.open(fileobj=io.BytesIO(content), mode="r:") as tar:
+        files = [(member.name.removeprefix("./"), tar.extractfile(member)) for member in tar if member.isreg()]
+        return {name: file.read() for name, file in files if file is not None}
 
 
 def listing() -> str:
     """The program that lists the working directory as `tree.json`."""
-    return boxes.program(_TREE)
+    return boxes.program("temper.verifiers.checks.tree")
 
 
 def tree_of(entries: Mapping[str, Mapping[str, Any]]) -> bytes:
     """A `tree.json` as the listing would give it, of files by path."""
     return msgspec.json.encode({path: {"kind": "file", "mode": "644", **entry} for path, entry in entries.items()})
+
+
+create = Plugin(__name__, Config, Reference, judge, _problem)

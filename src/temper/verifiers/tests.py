@@ -22,7 +22,6 @@ import importlib.util
 import io
 import secrets
 import zipfile
-from collections.abc import Mapping
 from fnmatch import fnmatch
 from functools import cache
 from pathlib import Path
@@ -30,16 +29,13 @@ from typing import Any, Literal
 
 from msgspec import Struct
 
-from temper.core.blame import FaultError
 from temper.core.errors import MissingError
-from temper.core.protocols import SandboxBackend
 from temper.core.task import SandboxSpec, Task
-from temper.core.trace import Trace
 from temper.verifiers import boxes
-from temper.verifiers.grading import Grader, Judgement, delivered, fingerprint
-from temper.verifiers.pool import Pool
+from temper.verifiers.grading import Given, Judgement, Plugin
 
-_VALUES, _REMOTE, _PYTEST = (f"temper.verifiers.checks.{name}" for name in ("values", "remote", "pytest_run"))
+_SIDES = ("temper.verifiers.checks.values", "temper.verifiers.checks.apart")
+_REMOTE, _PYTEST = "temper.verifiers.checks.remote", "temper.verifiers.checks.pytest_run"
 _STEERING = (
     "conftest.py", "pytest.ini", ".pytest.ini", "tox.ini", "setup.cfg", "pyproject.toml", "sitecustomize.py",
     "usercustomize.py", "*.pth",
@@ -63,21 +59,17 @@ class Reference(Struct, frozen=True, forbid_unknown_fields=True):
     solution: dict[str, str] = {}
 
 
-def create(config: Config | None, pool: Pool | None, sandboxes: SandboxBackend) -> Grader:
-    settings = config or Config()
+async def judge(given: Given, reference: Reference, settings: Config) -> Judgement:
+    spec = given.task.sandbox or SandboxSpec()
+    files = {path: given.file(path) for path in given.task.artifacts if not _steers(path, reference)}
+    lines = {path: _changed(spec.files.get(path, b""), text) for path, text in files.items() if path[-3:] == ".py"}
+    report = await _run(given, settings, boxes.with_files(spec, files), reference, lines)
+    return _judgement(report or {}, reference)
 
-    async def judge(task: Task, trace: Trace, artifacts: Mapping[str, bytes], reference: Reference) -> Judgement:
-        if not (reference.tests and reference.fail_to_pass and task.artifacts):
-            raise FaultError("reference-missing", "verifiers.tests", "expected tests, fail_to_pass ids and artifacts")
-        spec = task.sandbox or SandboxSpec()
-        files = {path: delivered(artifacts, path) for path in task.artifacts if not _steers(path, reference)}
-        lines = {path: _changed(spec.files.get(path, b""), text) for path, text in files.items() if path[-3:] == ".py"}
-        report = await _run(sandboxes, settings, boxes.with_files(spec, files), reference, lines)
-        return _judgement(report or {}, reference)
 
-    parts = (__name__, boxes.__name__, _VALUES, _REMOTE, _PYTEST)
-    libraries = ("pytest",) if settings.runner == "pytest" else ()
-    return Grader("tests", fingerprint(settings, *parts, libraries=libraries), Reference, judge)
+def _problem(reference: Reference, task: Task) -> str:
+    sound = reference.tests and reference.fail_to_pass and task.artifacts
+    return "" if sound else "expected tests, fail_to_pass ids and artifacts"
 
 
 def _steers(path: str, reference: Reference) -> bool:
@@ -86,24 +78,23 @@ def _steers(path: str, reference: Reference) -> bool:
 
 
 async def _run(
-    sandboxes: SandboxBackend, settings: Config, spec: SandboxSpec, reference: Reference, lines: dict[str, list[int]]
+    given: Given, settings: Config, spec: SandboxSpec, reference: Reference, lines: dict[str, list[int]]
 ) -> dict[str, Any] | None:
     more: dict[str, Any] = {"lines": lines if reference.cover else {}}
     if settings.runner == "isolated":
-        code = [path for path in spec.files if path.endswith(".py") and path not in reference.tests]
-        modules = {path.removesuffix(".py").removesuffix("/__init__").replace("/", ".") for path in code}
-        more |= {"tests": reference.tests, "modules": sorted(modules)}
-        program = boxes.program(_VALUES, _REMOTE)
+        code = {boxes.dotted(path) for path in spec.files if path.endswith(".py") and path not in reference.tests}
+        more |= {"tests": reference.tests, "modules": sorted(code)}
+        program = boxes.program(*_SIDES, _REMOTE)
     else:
         canary = f"test_{secrets.token_hex(8)}.py"
         more |= {"tests": [*reference.tests, canary], "delivered": sorted(lines), "bundle": _BUNDLE}
         tests = {path: source.encode() for path, source in reference.tests.items()}
         bundle = await asyncio.to_thread(_bundle)
         spec = boxes.with_files(spec, tests, {canary: _CANARY.encode(), _BUNDLE: bundle})
-        program = boxes.program(_VALUES, _PYTEST)
+        program = boxes.program(*_SIDES, _PYTEST)
     stdin, nonce = boxes.job(**more)
     done = await boxes.run(
-        sandboxes, spec, program, settings.interpreter, stdin=stdin, seconds=settings.seconds, where="verifiers.tests"
+        given.sandboxes, spec, program, settings.interpreter, stdin=stdin, seconds=settings.seconds, where=__name__
     )
     report = boxes.report(done, nonce)
     if report and settings.runner == "pytest":
@@ -124,27 +115,25 @@ def test_b():
 
 def _judgement(report: dict[str, Any], reference: Reference) -> Judgement:
     outcomes: dict[str, list[str]] = report.get("outcomes", {})
-    wanted = {"fail_to_pass": reference.fail_to_pass, "pass_to_pass": reference.pass_to_pass}
-    fine = {"fail_to_pass": ("passed",), "pass_to_pass": ("passed", "skipped")}
-    failed = {
-        id: _ended(outcomes, id)
-        for part, ids in wanted.items()
-        for id in ids
-        if not all(ended in fine[part] for ended, _ in _ended(outcomes, id))
-    }
+    failed: dict[str, list[list[str]]] = {}
+    for ids, fine in ((reference.fail_to_pass, {"passed"}), (reference.pass_to_pass, {"passed", "skipped"})):
+        ended = {id: _ended(outcomes, id) for id in ids}
+        failed |= {id: found for id, found in ended.items() if not {one[0] for one in found} <= fine}
+    every = [*reference.fail_to_pass, *reference.pass_to_pass]
     groups = {
-        **wanted,
-        "visible": [id for ids in wanted.values() for id in ids if id in reference.visible],
-        "hidden": [id for ids in wanted.values() for id in ids if id not in reference.visible],
+        "fail_to_pass": reference.fail_to_pass,
+        "pass_to_pass": reference.pass_to_pass,
+        "visible": [id for id in every if id in reference.visible],
+        "hidden": [id for id in every if id not in reference.visible],
     }
     components = {name: 1 - sum(id in failed for id in ids) / len(ids) for name, ids in groups.items() if ids}
-    whys = [_why(id, failed[id], id in reference.visible) for id in list(failed)[:3]]
+    whys = [_why(id, failed[id], id in reference.visible) for id in failed]
     if reference.cover:
         executed, asked = report.get("covered", [0, 1])
         components["covered"] = executed / asked if asked else 1.0
         if components["covered"] < reference.cover:
-            whys.append(f"the tests run {executed} of the {asked} lines that were changed")
-    return Judgement(float(not whys), "; ".join(whys), components)
+            whys = [*whys[:2], f"the tests run {executed} of the {asked} lines that were changed"]
+    return Judgement.of(whys, components)
 
 
 def _ended(outcomes: dict[str, list[str]], id: str) -> list[list[str]]:
@@ -191,3 +180,6 @@ def _bundle() -> bytes:
                 else:
                     archive.write(path, inside)
     return held.getvalue()
+
+
+create = Plugin(__name__, Config, Reference, judge, _problem, lambda s: ("pytest",) * (s.runner == "pytest"), "code")

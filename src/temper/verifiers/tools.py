@@ -13,22 +13,15 @@ state, arguments, order, answer.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from graphlib import CycleError, TopologicalSorter
 from typing import Any
 
 import msgspec
 from msgspec import Struct
 
-from temper.core.blame import FaultError
-from temper.core.protocols import SandboxBackend
 from temper.core.task import Task
-from temper.core.trace import Trace
 from temper.verifiers import exact
-from temper.verifiers.grading import Grader, Judgement, delivered, fingerprint
-from temper.verifiers.pool import Pool
-
-_CHECK, _CALLS = "temper.verifiers.checks.tools", "temper.verifiers.checks.calls"
+from temper.verifiers.grading import Given, Judgement, Plugin
 
 
 class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -49,25 +42,20 @@ class Reference(Struct, frozen=True, forbid_unknown_fields=True):
     only: bool = False
 
 
-def create(config: Config | None, pool: Pool, sandboxes: SandboxBackend | None = None) -> Grader:
-    settings = config or Config()
-
-    async def judge(task: Task, trace: Trace, artifacts: Mapping[str, bytes], reference: Reference) -> Judgement:
-        _validate(reference)
-        schemas = {tool.name: tool.parameters for tool in task.tools}
-        expected = {**msgspec.to_builtins(reference), "schemas": schemas}
-        gold = [msgspec.json.encode(expected["state"]), msgspec.json.encode([_one(call) for call in reference.calls])]
-        made = [delivered(artifacts, name) for name in ("state.json", "calls.json")]
-        right, why, components = await pool.judge(
-            f"{_CHECK}:check", (*made, expected), (*gold, expected), lambda found: found[0], settings.seconds
-        )
-        if reference.answer:
-            said = exact.normal(trace.answer, exact.Config()) == exact.normal(reference.answer, exact.Config())
-            components = {**components, "answer": float(said)}
-            right, why = right and said, why or ("" if said else "the final answer is not the expected one")
-        return Judgement(float(right), why, components)
-
-    return Grader("tools", fingerprint(settings, __name__, exact.__name__, _CHECK, _CALLS), Reference, judge)
+async def judge(given: Given, reference: Reference, settings: Config) -> Judgement:
+    schemas = {tool.name: tool.parameters for tool in given.task.tools}
+    expected = {**msgspec.to_builtins(reference), "schemas": schemas}
+    gold = [msgspec.json.encode(expected["state"]), msgspec.json.encode([_one(call) for call in reference.calls])]
+    made = [given.file(name) for name in ("state.json", "calls.json")]
+    right, why, components = await given.pool.judge(
+        "temper.verifiers.checks.tools:check",
+        (*made, expected), (*gold, expected), lambda found: found[0], settings.seconds,
+    )  # fmt: skip
+    if reference.answer:
+        said, wanted = (exact.normal(text, exact.Config()) for text in (given.trace.answer, reference.answer))
+        components = {**components, "answer": float(said == wanted)}
+        right, why = right and said == wanted, why or "the final answer is not the expected one" * (said != wanted)
+    return Judgement(float(right), why, components)
 
 
 def _one(call: Call) -> dict[str, Any]:
@@ -76,17 +64,20 @@ def _one(call: Call) -> dict[str, Any]:
     return {"name": call.name, "arguments": call.arguments | options}
 
 
-def _validate(reference: Reference) -> None:
-    """Raises FaultError: an empty expectation would pass by doing nothing, a cyclic one never."""
+def _problem(reference: Reference, task: Task) -> str:
+    """An empty expectation would pass by doing nothing, a cyclic one never."""
     if not (reference.state or reference.calls or reference.answer):
-        raise FaultError("reference-missing", "verifiers.tools", "expected a state, calls or an answer")
-    n = len(reference.calls)
-    if any(not 0 <= k < n for pair in reference.order for k in pair):
-        raise FaultError("reference-missing", "verifiers.tools", f"'order' names calls outside 0..{n - 1}")
+        return "expected a state, calls or an answer"
+    if any(not 0 <= k < len(reference.calls) for pair in reference.order for k in pair):
+        return f"'order' names calls outside 0..{len(reference.calls) - 1}"
     graph: TopologicalSorter[int] = TopologicalSorter()
     for i, j in reference.order:
         graph.add(j, i)
     try:
         graph.prepare()
     except CycleError as error:
-        raise FaultError("reference-missing", "verifiers.tools", f"'order' has a cycle: {error.args[1]}") from None
+        return f"'order' has a cycle: {error.args[1]}"
+    return ""
+
+
+create = Plugin(__name__, Config, Reference, judge, _problem)

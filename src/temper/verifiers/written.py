@@ -6,17 +6,14 @@ gold answer is given to the same check where an answer passes its limit, so that
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
 from msgspec import Struct
 
-from temper.core.blame import FaultError
 from temper.core.task import Task
-from temper.core.trace import Trace
-from temper.verifiers.grading import Grader, Judgement, delivered, fingerprint
-from temper.verifiers.pool import Pool
+from temper.verifiers.grading import Given, Judgement, Plugin
 
 LONGEST = 64 << 10  # characters of an answer
 
@@ -26,40 +23,28 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 def checked(
-    plugin: str,
-    settings: Config | None,
-    pool: Pool,
+    module: str,
+    config: type[Struct],
     reference: type[Struct],
     gold: Callable[[Any], str],
-    problem: Callable[[Any], str],
-    checks: tuple[str, ...],
+    problem: Callable[[Any, Task], str],
     libraries: tuple[str, ...] = (),
+    extra: str = "",
+    check: str = "",
     file: str = "",
-) -> Grader:
-    """A grader around `check` of `checks.NAME`, the first of `checks`; all of them are part of the verifier's hash.
+) -> Plugin:
+    """A plugin around `check`, by default the module's own. `file`: the artifact that is the answer, where declared."""
 
-    `problem` says why a reference is none, "" when it is sound; it may raise ValueError. `file` is the artifact that is
-    the answer where the task declares it.
-    """
-    config = settings or Config()
-    modules = [f"temper.verifiers.checks.{name}" for name in checks]
-
-    async def judge(task: Task, trace: Trace, artifacts: Mapping[str, bytes], about: Any) -> Judgement:
-        try:
-            if why := problem(about):
-                raise ValueError(why)
-        except (ValueError, ZeroDivisionError) as error:
-            raise FaultError("reference-missing", plugin, str(error)) from None
-        text = trace.answer.encode("utf-8", "replace").decode()  # without lone surrogates
-        if file and file in task.artifacts:
-            text = delivered(artifacts, file).decode("utf-8", "replace")
+    async def judge(given: Given, about: Any, settings: Any) -> Judgement:
+        text = given.answer
+        if file and file in given.task.artifacts:
+            text = given.file(file).decode("utf-8", "replace")
         if len(text) > LONGEST:
             return Judgement(0.0, f"the answer has {len(text)} characters, at most {LONGEST} are read")
         known = msgspec.to_builtins(about)
-        right, why, components = await pool.judge(
-            f"{modules[0]}:check", (text, known), (gold(about), known), lambda found: found[0], config.seconds
+        right, why, components = await given.pool.judge(
+            check or f"{module}:check", (text, known), (gold(about), known), lambda found: found[0], settings.seconds
         )
         return Judgement(float(right), why, components)
 
-    name = plugin.rpartition(".")[2]
-    return Grader(name, fingerprint(config, plugin, __name__, *modules, libraries=libraries), reference, judge)
+    return Plugin(module, config, reference, judge, problem, lambda _: libraries, extra)

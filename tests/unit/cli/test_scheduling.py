@@ -1,14 +1,14 @@
-"""`temper simulate` and `temper why`, as a person calls them."""
+"""`temper simulate`, `temper plan` and `temper why`, as a person calls them."""
 
 import pytest
 from typer.testing import CliRunner
 
-from temper.cli import app, simulate, why
+from temper.cli import app, plan, simulate, why
 from temper.core.errors import ConfigError, MissingError
 from temper.core.trace import Cost, Event, Trace, Verdict
 from temper.store.run import RunDirectory
 
-VERBS = (simulate, why)  # importing them adds them
+VERBS = (plan, simulate, why)  # importing them adds them
 SMALL = ["steps=3", "policy.batch=8", "policy.group=4", "policy.capacity=4", "cluster.decode=4"]
 
 
@@ -57,6 +57,15 @@ def test_why_shows_no_control_characters(run):
     assert "\x1b" not in invoke("why", str(run), "rl-1-0-0")
 
 
+def test_why_without_a_rollout_tells_of_the_run_or_writes_a_page_of_it(run):
+    story = invoke("why", str(run))
+    assert "8 × probe of a new group" in story
+    assert "1 × hold: group # would be trained older than #" in story
+    shown = invoke("why", str(run), "--page")
+    assert str(run / "why.html") in shown
+    assert "probe of a new group" in (run / "why.html").read_text("utf-8")
+
+
 def test_why_names_near_rollouts(run):
     with pytest.raises(MissingError, match="rl-1-0-0"):
         invoke("why", str(run), "rl-1-0-9")
@@ -75,3 +84,22 @@ def test_simulate_compares_with_the_published_policies():
 def test_simulate_refuses_an_unknown_setting():
     with pytest.raises(ConfigError, match="decode"):
         invoke("simulate", "cluster.decoed=3")
+
+
+def test_simulate_tells_of_replicas_and_memory():
+    shown = invoke(
+        "simulate", *SMALL, "cluster.replicas=2", "cluster.cache=40000", "cluster.speed.each=0.1", "cluster.memory=8",
+        "loads=[{median = 1000, memory = 4}]",
+    )  # fmt: skip
+    assert "24 rollouts in 3 steps" in shown
+    assert "migrations" in shown
+    assert "memory: 0 rollouts began again" in shown
+    assert "used: memory" in shown
+
+
+def test_plan_answers_and_says_what_it_assumed():
+    shown = invoke("plan", "laptop", "pacing.batch=32")
+    assert "busiest stage" in shown
+    assert "weights     lora" in shown
+    assert "assumed.busy = 0.8 (assumed)" in shown
+    assert "Formulas:" in shown

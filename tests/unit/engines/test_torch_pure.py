@@ -67,6 +67,20 @@ def test_the_least_recently_used_prefix_goes_first():
     assert matched(t, ids(1, 1)) == [1, 1]
 
 
+def test_policies_know_their_own_prefixes_and_share_the_budget():
+    t = tree(budget=6)
+    for policy in ("a", "b"):
+        t.insert(ids(1, 2, 3), lambda a, b, policy=policy: [policy] * (b - a), policy)
+    assert [span for name in ("a", "b", "c") for span, _ in t.match(ids(1, 2, 3), name)] == [["a"] * 3, ["b"] * 3]
+    pinned = t.pin(ids(1, 2, 3), "a")
+    t.match(ids(1, 2, 3), "b")
+    insert(t, ids(7, 7))  # the first policy's, over the budget: "a" was used longest ago and is pinned
+    assert (t.size, len(t.match(ids(1, 2, 3), "a")), len(t.match(ids(1, 2, 3), "b"))) == (5, 1, 0)
+    t.release(pinned)
+    t.clear("a")
+    assert (t.size, t.match(ids(1, 2, 3), "a"), matched(t, ids(7, 7))) == (2, [], [7, 7])
+
+
 def run(scheduler: Scheduler, step) -> None:
     """One step without a model: every request that is ready gets token 9."""
     plan = scheduler.plan()

@@ -10,9 +10,11 @@ import pytest
 
 from temper.cli import check
 from temper.core.blame import FaultError
-from temper.core.errors import RefusedError
+from temper.core.errors import BackendError, RefusedError
+from temper.core.protocols import Sessions
 from temper.core.task import SandboxSpec
 from temper.sandboxes import bubblewrap, guest
+from temper.sandboxes.zygote import Zygote
 
 pytestmark = pytest.mark.skipif(shutil.which("bwrap") is None, reason="no bubblewrap on PATH")
 
@@ -47,6 +49,26 @@ def test_what_it_cannot_give_is_refused() -> None:
         for spec in (SandboxSpec(require=("memory",)), SandboxSpec(base="image:x"), SandboxSpec(network=("a.org",))):
             with pytest.raises(RefusedError):
                 await backend.open(spec)
+
+    run(test)
+
+
+def test_sessions_are_refused_with_the_reason_and_programs_of_a_zygote_get_a_sandbox_each() -> None:
+    async def test(backend: guest.Backend) -> None:
+        box = await backend.open(SandboxSpec())
+        assert not isinstance(box, Sessions)
+        with pytest.raises(AttributeError, match="namespaces"):
+            box.session  # noqa: B018
+        with pytest.raises(RefusedError, match="sessions is none"):
+            await backend.open(SandboxSpec(require=("sessions",)))
+        zygote = Zygote(backend, preload=("json",), spec=SandboxSpec(files={"kept": b"1"}))
+        program = "import os, sys; print(sorted(os.listdir()), sys.stdin.read(), open('kept').read()); open('x', 'w')"
+        for _ in range(2):
+            said = await zygote.run(program, stdin=b"in", files={"a": b""})
+            assert said.text == "['a', 'kept'] in 1\n"
+        assert (await zygote.run("while True: pass", seconds=0.5)).cause == "deadline"
+        with pytest.raises(BackendError, match="no_such_module"):
+            await Zygote(backend, preload=("no_such_module",)).run("")
 
     run(test)
 

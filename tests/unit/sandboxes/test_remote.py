@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import secrets
+import shutil
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -24,23 +25,26 @@ KEY = secrets.token_hex(32).encode()
 
 
 @contextlib.asynccontextmanager
-async def connected(backend: object, key: bytes = b"", folder: Path | None = None) -> AsyncIterator[remote.Backend]:
+async def connected(
+    backend: object, key: bytes = b"", folder: Path | None = None, certificate: str = ""
+) -> AsyncIterator[remote.Backend]:
     """A client of a server in the same loop."""
-    async with serving(backend, "127.0.0.1", 0, key) as port:  # type: ignore[arg-type]
-        client = await client_of(port, key, folder)
+    tls = link.tls_of(certificate, certificate)  # both in one file
+    async with serving(backend, "127.0.0.1", 0, key, tls) as port:  # type: ignore[arg-type]
+        client = await client_of(port, key, folder, certificate)
         try:
             yield client
         finally:
             await client.close()
 
 
-async def client_of(port: int, key: bytes = b"", folder: Path | None = None) -> remote.Backend:
+async def client_of(port: int, key: bytes = b"", folder: Path | None = None, certificate: str = "") -> remote.Backend:
     path = ""
     if key:
         assert folder is not None
         (folder / "key").write_bytes(key + b"\n")
         path = str(folder / "key")
-    config = remote.Config(address=f"127.0.0.1:{port}", key_file=path)
+    config = remote.Config(address=f"127.0.0.1:{port}", key_file=path, certificate=certificate)
     return await asyncio.to_thread(remote.create, config)  # it asks the server, which needs this loop
 
 
@@ -53,7 +57,7 @@ def test_a_sandbox_is_as_if_it_were_here(tmp_path: Path) -> None:
         backend = local.create()
         try:
             async with connected(backend, KEY, tmp_path) as client:
-                assert client.capabilities() == backend.capabilities()
+                assert client.capabilities() == {**backend.capabilities(), "sessions": "none"}
                 box = await client.open(SandboxSpec(files={"a/b": b"\0\xff"}))
                 said = await box.exec(["sh", "-c", "cat; echo $X >&2; exit 3"], stdin=b"in", env={"X": "y"})
                 assert (said.cause, said.code, said.stdout, said.stderr) == ("exited", 3, b"in", b"y\n")
@@ -155,14 +159,90 @@ def test_who_does_not_know_the_key_is_refused(server: bytes, client: bytes, tmp_
     run(test)
 
 
-def test_beyond_loopback_a_key_is_needed() -> None:
+def test_beyond_loopback_a_key_and_a_certificate_are_needed_at_both_ends(tmp_path: Path) -> None:
+    (tmp_path / "key").write_bytes(KEY)
+
     async def test() -> None:
         for host in ("0.0.0.0", "::", "192.0.2.1", "example.org"):
-            with pytest.raises(ConfigError, match="key"):
-                async with serving(fake.create(), host, 0, b""):
-                    pass
+            for key, missing in ((b"", "a key and a certificate"), (KEY, "a certificate")):
+                with pytest.raises(ConfigError, match=f"need {missing}"):
+                    async with serving(fake.create(), host, 0, key):
+                        pass
+                with pytest.raises(ConfigError, match=f"need {missing}"):
+                    remote.create(remote.Config(address=f"{host}:1", key_file=str(tmp_path / "key") if key else ""))
 
     run(test)
+
+
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str, str]:
+    """Files with a certificate and its key: for this machine, another for it, and one for an address elsewhere."""
+    if shutil.which("openssl") is None:
+        pytest.skip("no openssl on PATH")
+    made = []
+    for number, address in enumerate(("127.0.0.1", "127.0.0.1", "192.0.2.1")):
+        path = str(tmp_path_factory.mktemp("tls") / f"{number}.pem")
+        argv = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
+        argv += ["-subj", "/CN=test", "-addext", f"subjectAltName=IP:{address}", "-keyout", path, "-out", f"{path}.crt"]
+        subprocess.run(argv, check=True, capture_output=True)
+        with Path(path).open("a") as file:
+            file.write(Path(f"{path}.crt").read_text())
+        made.append(path)
+    return made[0], made[1], made[2]
+
+
+def test_over_tls_it_works_and_nothing_of_it_can_be_read(certificates: tuple[str, str, str], tmp_path: Path) -> None:
+    heard = bytearray()
+
+    async def test() -> None:
+        async with serving(fake.create(), "127.0.0.1", 0, KEY, link.tls_of(certificates[0], certificates[0])) as port:
+
+            async def pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+                inner, outer = await asyncio.open_connection("127.0.0.1", port)
+
+                async def copy(source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
+                    while data := await source.read(65536):
+                        heard.extend(data)
+                        target.write(data)
+                    target.close()
+
+                await asyncio.gather(copy(reader, outer), copy(inner, writer))
+
+            tap = await asyncio.start_server(pass_on, "127.0.0.1", 0)
+            client = await client_of(tap.sockets[0].getsockname()[1], KEY, tmp_path, certificates[0])
+            box = await client.open(SandboxSpec())
+            await box.put("a", b"a secret of many words")
+            assert await box.get("a") == b"a secret of many words"
+            await client.close()
+            tap.close()
+        assert len(heard) > 1000
+        assert b"secret" not in heard
+
+    run(test)
+
+
+def test_a_server_that_cannot_show_the_right_certificate_is_refused(
+    certificates: tuple[str, str, str], tmp_path: Path
+) -> None:
+    ours, other, elsewhere = certificates
+
+    async def test() -> None:
+        for served, trusted in ((other, ours), (elsewhere, elsewhere), ("", ours), (ours, "")):
+            backend = fake.create()
+            async with serving(backend, "127.0.0.1", 0, KEY, link.tls_of(served, served)) as port:
+                with pytest.raises(RefusedError):
+                    await client_of(port, KEY, tmp_path, trusted)
+            assert backend.opened == 0
+
+    run(test)
+
+
+def test_a_certificate_is_one(tmp_path: Path) -> None:
+    (tmp_path / "none").write_text("nothing\n")
+    for path in (tmp_path / "none", tmp_path / "absent"):
+        for private in ("", str(path)):
+            with pytest.raises(ConfigError, match="openssl req"):
+                link.tls_of(str(path), private)
 
 
 def test_a_key_is_long_and_there(tmp_path: Path) -> None:

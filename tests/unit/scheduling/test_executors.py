@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from temper.core.blame import FaultError
-from temper.scheduling.executors import inline, processes
+from temper.core.errors import MissingError
+from temper.scheduling.executors import inline, processes, ray
 
 CONTRACT = str(Path(__file__).parents[2] / "contract")  # where `workers` is
 sys.path.insert(0, CONTRACT)
@@ -78,3 +79,9 @@ def test_a_busy_process_dies_with_its_owner():
     while alive(pid) and time.monotonic() < deadline:
         time.sleep(0.01)
     assert not alive(pid)
+
+
+def test_without_ray_its_executor_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(MissingError, match=r"temper-rl\[ray\]"):
+        ray.create()

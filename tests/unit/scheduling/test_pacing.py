@@ -119,6 +119,19 @@ def test_third_failure_quarantines_the_task_and_frees_its_slots():
     assert pacing.occupied == 0
 
 
+def test_a_broken_worker_condemns_no_task_but_failures_on_three_do():
+    pacing = Pacing(Config(batch=1, group=1, eta=0), {"a": 1})
+    for worker in ("w1", "w1", "w1", "w2"):
+        assert pacing.failed(pacing.admit(), worker=worker).startswith("retried")
+    assert pacing.failed(pacing.admit(), worker="w3") == "quarantined: 5 attempts failed on w1, w2, w3"
+
+
+def test_a_sample_that_only_ever_meets_one_worker_is_given_up_in_the_end():
+    pacing = Pacing(Config(batch=1, group=1, eta=0), {"a": 1})
+    said = [pacing.failed(pacing.admit(), worker="w1").split(":")[0] for _ in range(9)]
+    assert said == ["retried"] * 8 + ["quarantined"]
+
+
 def test_resumed_state_finishes_what_was_open():
     pacing = Pacing(Config(batch=2, group=2, eta=1), {"a": 1}, version=5)
     pacing.restore(7, "a", {1: 4})
@@ -133,3 +146,43 @@ def test_resumed_state_finishes_what_was_open():
 def test_bad_settings_are_refused(bad):
     with pytest.raises(ConfigError):
         Pacing(Config(**bad), {"a": 1})
+
+
+def test_a_conversation_that_goes_on_after_a_crash_keeps_the_age_of_its_tokens():
+    pacing = Pacing(Config(batch=4, group=2, eta=1), {"a": 1}, version=3)
+    pacing.restore(7, "a", finished={0: 3}, begun={1: 2})
+    pacing.restore(8, "a", finished={0: 3, 1: 3})
+    pacing.restore(9, "a", finished={0: 3, 1: 3})
+    assert "hold: group 7" in pacing.batch().why, "its tokens of version 2 must be trained now or never"
+    again = pacing.admit()
+    assert (again.group, again.slot) == (7, 1)
+    pacing.finished(again, 2)
+    assert pacing.batch() == [7, 8]
+
+
+def test_groups_that_teach_nothing_make_room_up_to_the_limit_of_a_step():
+    pacing = Pacing(Config(batch=4, group=2, eta=0, refill=1), {"a": 1})
+
+    def finish(group: int) -> list[int]:
+        for ticket in [t for t in started if t.group == group]:
+            pacing.finished(ticket, pacing.version)
+        return pacing.refill(group, flat=True)
+
+    def admitted() -> list[Ticket]:
+        found = []
+        while isinstance(ticket := pacing.admit(), Ticket):
+            found.append(ticket)
+        return found
+
+    started = admitted()
+    assert {t.group for t in started} == {0, 1}
+    assert finish(0) == [0]
+    started += admitted()
+    assert finish(1) == [1]
+    started += admitted()
+    assert {t.group for t in started} == {0, 1, 2, 3}
+    assert finish(2) == finish(3) == [], "one batch of two was replaced"
+    assert pacing.batch() == [2, 3]
+    pacing.trained([2, 3], useless=[2, 3])
+    started += admitted()
+    assert finish(4) == [4], "the next step has a limit of its own"

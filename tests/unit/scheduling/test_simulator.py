@@ -81,15 +81,13 @@ def test_a_policy_that_stops_is_found():
 
 
 def test_the_bottleneck_is_named_with_what_widening_it_brings():
-    ledger = Ledger(prices={"decode": 2.0}, budgets={"decode": 70.0, "money": 200.0})
+    ledger = Ledger()
     ledger.spend("decode", "a", 80.0)
     ledger.spend("verify", "a", 60.0)
     ledger.spend("verify", "b", 60.0)
     # decode 80 / 2 = 40; verification 120 / 2 = 60, with three workers 40 too
     assert str(ledger.suggestion({"decode": 2, "verify": 2})) == ("verify is the bottleneck: 3 workers would add 50%")
     assert ledger.suggestion({"decode": 2, "verify": 3}) is None
-    assert ledger.money == 160.0
-    assert ledger.exceeded() == ["decode: 80 of 70 spent"]
 
 
 def test_a_scenario_compares_policies_under_the_same_rules():

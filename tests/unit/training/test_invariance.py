@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
-from temper.training.invariance import differences, sample, stir
+from temper.training.invariance import differences, over_ranks, sample, stir
 
 
 def test_all_ways_agree_in_fp64(trainer):
@@ -12,6 +13,15 @@ def test_all_ways_agree_in_fp64(trainer):
     stir(learner)
     found = list(differences(learner, sample(259)))
     assert len(found) == 4
+    assert all(d.fine for d in found), found
+
+
+@pytest.mark.nightly
+def test_two_ranks_agree_in_fp64(trainer):
+    learner = trainer("float64")
+    stir(learner)
+    found = list(over_ranks(learner, sample(259)))
+    assert len(found) == 2
     assert all(d.fine for d in found), found
 
 

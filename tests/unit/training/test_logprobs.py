@@ -38,6 +38,18 @@ def test_values_and_gradients_are_the_dense_ones(inputs, temperature):
     assert not entropy.requires_grad
 
 
+@pytest.mark.parametrize("temperature", [1.0, 0.7])
+def test_entropy_has_the_gradient_of_torchs_where_it_is_trained(inputs, temperature):
+    hidden, head, targets = inputs
+    upstream, of_entropy = torch.randn(2, 10, dtype=torch.float64)
+    found, entropy = logprobs(hidden, head, targets, temperature, entropy=True, entropy_trained=True)
+    mine = torch.autograd.grad(found @ upstream + entropy @ of_entropy, (hidden, head))
+    expected = torch.distributions.Categorical(logits=hidden @ head.T / temperature).entropy()
+    reference = dense(hidden, head, targets, temperature) @ upstream + expected @ of_entropy
+    torch.testing.assert_close(entropy, expected)
+    torch.testing.assert_close(mine, torch.autograd.grad(reference, (hidden, head)))
+
+
 def test_a_frozen_head_needs_no_second_pass(inputs):
     hidden, head, targets = inputs
     (mine,) = torch.autograd.grad(logprobs(hidden, head.detach(), targets)[0].sum(), (hidden,))

@@ -1,4 +1,4 @@
-"""The packer: nothing dropped, nothing doubled, the cap kept, prompts shared exactly."""
+"""The packer: nothing dropped, nothing doubled, the cap kept, prompts shared exactly; ranks get equally much."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from temper.core.errors import ConfigError
 from temper.core.trace import MicroBatch
-from temper.training.packing import Row, pack
+from temper.training.packing import Row, deal, pack
 
 
 def row(name: str, prompt: int, answer: int, tail: int, family: str = "") -> Row:
@@ -53,12 +53,23 @@ def predictions(batch: MicroBatch, above: list[list[int]]) -> dict[tuple[float, 
         history = [*(histories[at] if at >= 0 else prefix), int(target)]
         assert (float(advantage), len(history)) not in found
         found[float(advantage), len(history)] = history
-    assert not batch.below or len(batch.lengths) == 1
-    for under in batch.below:
+    below = [under for under in batch.below if not idle(under)]
+    assert not below or len(batch.lengths) == 1
+    for under in below:
         more = predictions(under, [*above, batch.ids.tolist()])
         assert not found.keys() & more.keys()
         found |= more
     return found
+
+
+def idle(batch: MicroBatch) -> bool:
+    """One token, from which nothing is predicted, however deep."""
+    return len(batch.ids) == 1 and not len(batch.at) and all(map(idle, batch.below))
+
+
+def shape(batch: MicroBatch) -> tuple:
+    """What continues it: that ranks make the same calls depends on this alone."""
+    return tuple(map(shape, batch.below))
 
 
 def deepest(batch: MicroBatch) -> int:
@@ -78,6 +89,74 @@ def test_every_trained_token_once_with_its_own_history(rows, cap, share):
         (float(r.name), t + 1): r.ids[: t + 1].tolist() for r in rows for t in np.flatnonzero(r.streams["w_pg"])
     }
     assert found == expected
+
+
+@given(rows=rows(), cap=st.integers(48, 90), ranks=st.integers(1, 4))
+def test_every_rank_has_as_much_to_call_and_every_token_is_trained_by_one(rows, cap, ranks):
+    hands = deal(pack(rows, cap, ranks=ranks), ranks)
+    assert len({tuple(map(shape, hand)) for hand in hands}) == 1
+    found = {}
+    for batch in (batch for hand in hands for batch in hand if not idle(batch)):
+        assert deepest(batch) <= cap + len(shape(batch))
+        more = predictions(batch, [])
+        assert not found.keys() & more.keys()
+        found |= more
+    assert len(found) == sum(np.count_nonzero(r.streams["w_pg"]) for r in rows)
+
+
+def drawn(rng: np.random.Generator, depth: int, start: int, names: list[int]) -> MicroBatch:
+    """Segments one after another, a name for each prediction; one that goes on below is alone."""
+    below = rng.random() < 0.3 and depth < 3
+    lengths = rng.integers(1, 9, 1 if below else rng.integers(1, 4))
+    tokens, made = int(lengths.sum()), int(rng.integers(0 if below else 1, 5))
+    names += range(len(names), len(names) + made)
+    return MicroBatch(
+        ids=np.zeros(tokens, np.int64),
+        positions=start + np.concatenate([np.arange(n) for n in lengths]),
+        lengths=lengths,
+        parents=np.full(len(lengths), -1),
+        at=np.zeros(made, np.int64),
+        targets=np.arange(len(names) - made, len(names)),
+        streams={},
+        below=tuple(drawn(rng, depth + 1, start + tokens, names) for _ in range(rng.integers(1, 4) if below else 0)),
+    )
+
+
+def test_ten_thousand_fuzzed_batches_are_dealt_without_a_drop():
+    rng = np.random.default_rng(0)
+    total = 0
+    while total < 10_000:
+        names: list[int] = []
+        batches = [drawn(rng, 0, 0, names) for _ in range(rng.integers(0, 12))]
+        hands = deal(batches, ranks := int(rng.integers(1, 6)), quadratic=float(rng.random()))
+        assert len(hands) == ranks
+        assert len({tuple(map(shape, hand)) for hand in hands}) == 1
+        assert sorted(n for hand in hands for batch in hand for n in targets(batch)) == names
+        total += len(batches)
+
+
+def targets(batch: MicroBatch) -> list[int]:
+    return [*batch.targets.tolist(), *(n for under in batch.below for n in targets(under))]
+
+
+def test_ranks_get_about_equally_much():
+    rng = np.random.default_rng(0)
+    lengths = np.exp(rng.normal(4, 0.8, 200)).astype(int).clip(2, 500)
+    rows = [row(str(i), 1, int(n), 0) for i, n in enumerate(lengths)]
+    hands = deal(pack(rows, 512, ranks=3, quadratic=0.01), 3, quadratic=0.01)
+    cost = [sum(len(b.ids) + 0.01 * float((b.lengths**2).sum()) for b in hand) for hand in hands]
+    assert len({len(hand) for hand in hands}) == 1
+    assert not any(idle(batch) for hand in hands for batch in hand)
+    assert max(cost) / np.mean(cost) < 1.05
+
+
+def test_one_small_batch_and_one_wide_tree_are_shared_by_all_ranks():
+    small = [row(str(i), 1, 9, 0) for i in range(4)]
+    assert [len(hand[0].ids) for hand in deal(pack(small, 100, ranks=2), 2)] == [18, 18]
+    wide = pack([row(str(i), 100, 11, 0, "g") for i in range(8)], cap=145, ranks=2)
+    (left,), (right,) = deal(wide, 2)
+    assert [len(b.ids) for b in (left, right)] == [100, 100]
+    assert [len(b.below[0].ids) for b in (left, right)] == [40, 40]
 
 
 def test_a_groups_prompt_is_there_once_and_no_last_token_is_computed():

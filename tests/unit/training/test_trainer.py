@@ -118,6 +118,14 @@ def test_a_batch_that_teaches_nothing_still_counts_as_a_step(trainer, group):
     assert all(torch.equal(before[k], p) for k, p in learner.policy.trainable().items())
 
 
+def test_an_entropy_weight_alone_makes_a_policy_less_certain(trainer, group):
+    learner = trainer(lr=1e-2)
+    flat = [group("a", [1.0, 1.0, 1.0, 1.0])]
+    found = [rl.step(learner, flat, rl.Config(entropy=1.0)) for _ in range(4)]
+    assert found[-1]["entropy"] > found[0]["entropy"]
+    assert found[0]["loss"] == pytest.approx(-found[0]["entropy"], rel=1e-5)
+
+
 def test_a_missing_stream_or_loss_is_named(trainer):
     ids = np.arange(3, 9)
     with pytest.raises(ConfigError, match="w_pgg; did you mean 'pg'"):

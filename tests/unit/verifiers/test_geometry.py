@@ -20,6 +20,7 @@ import numpy as np
 import pytest
 
 from temper.core.task import SandboxSpec
+from temper.domains.solid_parts import probes
 from temper.sandboxes import local
 from temper.verifiers import geometry
 from temper.verifiers.checks import solids, views
@@ -55,8 +56,8 @@ WANTED = geometry.Reference(
     genus=1,
     wall=2.5,
     features=[
-        geometry.hole("the hole", (20, 5, 0), "z", 5, 6, through=True, slack=0.25),
-        geometry.hole("the blind hole", (-15, 0, 6), "-z", 8, 3, through=False, slack=0.25),
+        probes.hole("the hole", (20, 5, 0), "z", 5, 6, through=True, slack=0.25),
+        probes.hole("the blind hole", (-15, 0, 6), "-z", 8, 3, through=False, slack=0.25),
     ],
 )
 
@@ -307,7 +308,7 @@ def test_build123d_parts_pass_as_stl_and_as_step(grade):
         "part = fillet(box.edges().filter_by(Axis.Z), 5) - Cylinder(4, 10)\n"
     )
     volume = (40 * 30 - (4 - math.pi) * 25) * 10 - math.pi * 16 * 10
-    rounded = geometry.fillet("the edges", (-20, -15, -5), "z", (1, 1, 0), 5, 10, slack=0.25)
+    rounded = probes.fillet("the edges", (-20, -15, -5), "z", (1, 1, 0), 5, 10, slack=0.25)
     for export, call in (("part.stl", "export_stl(part, 'part.stl')"), ("part.step", "export_step(part, 'part.step')")):
         reference = geometry.Reference(
             script=made + call, export=export, volume=volume, genus=1, features=[rounded],

@@ -7,11 +7,11 @@ import asyncio
 import pytest
 
 from temper.core.blame import Fault, FaultError
-from temper.core.errors import BackendError
+from temper.core.errors import BackendError, MissingError
 from temper.core.task import Message, Task
 from temper.core.trace import Segment, Trace, Verdict
 from temper.verifiers import exact
-from temper.verifiers.grading import grade
+from temper.verifiers.grading import Judgement, closure, fingerprint, grade
 
 TASK = Task(id="t", domain="d", messages=(), reference={"answer": "yes"})
 SAID = (Segment.given((Message("assistant", "yes"),), []),)
@@ -67,3 +67,33 @@ def test_a_verifier_that_raises_is_the_verifiers_fault():
 def test_what_breaks_on_our_side_while_grading_is_infrastructure():
     found = verdict(Raises(BackendError("the verifier pool was closed")))
     assert (found.status, found.blame, found.why) == ("infra", "infrastructure", "backend-lost")
+
+
+def test_several_reasons_make_one_judgement():
+    assert Judgement.of([]) == Judgement(1.0)
+    assert Judgement.of(["a", "b", "c", "d"], {"x": 0.5}) == Judgement(0.0, "a; b; c", {"x": 0.5})
+
+
+def test_the_hash_covers_what_a_verifier_imports_and_what_it_names_for_workers_and_boxes():
+    checks = {f"temper.verifiers.checks.{name}" for name in ("scenes", "tscn", "gltf", "gltf_schema", "gltf_values")}
+    assert checks <= closure(("temper.verifiers.scene",))
+    boxed = {"temper.verifiers.boxes", *(f"temper.verifiers.checks.{n}" for n in ("values", "apart", "driver"))}
+    assert boxed <= closure(("temper.verifiers.refactor",)), "by way of `code`"
+    assert "temper.verifiers.pool" not in closure(("temper.verifiers.math",)), "it decides about no answer"
+
+
+def test_the_hash_changes_with_settings_source_and_table(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(str(tmp_path))
+    module, table = tmp_path / "hashed_plugin.py", tmp_path / "hashed_plugin.toml"
+    found = []
+    for source, data in (("x = 1", ""), ("x = 2", ""), ("x = 2", "y = 1"), ("x = 2", "y = 2")):
+        module.write_text(source)
+        table.write_text(data)
+        found += [fingerprint(config, "hashed_plugin") for config in (exact.Config(), exact.Config(strip=False))]
+    assert len(set(found)) == 8
+    assert fingerprint(exact.Config(), "hashed_plugin") == found[-2]
+
+
+def test_a_library_that_is_missing_is_named_with_what_brings_it():
+    with pytest.raises(MissingError, match=r"needs no-such-library: pip install 'temper-rl\[cad\]'"):
+        fingerprint(exact.Config(), "temper.verifiers.exact", libraries=("no-such-library",), extra="cad")

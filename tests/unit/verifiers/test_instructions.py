@@ -7,7 +7,7 @@ from __future__ import annotations
 import pytest
 
 from temper.verifiers import instructions
-from temper.verifiers.checks.instructions import CONSTRAINTS, check
+from temper.verifiers.instructions import CONSTRAINTS, check
 
 # id, arguments, an answer that meets it, one that does not
 CASES = [

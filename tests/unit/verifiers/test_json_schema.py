@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from temper.verifiers import json_schema
-from temper.verifiers.checks.json_schema import check
 
 SCHEMA = {"type": "object", "required": ["n"], "properties": {"n": {"type": "integer", "minimum": 1}}}
 
@@ -46,4 +45,4 @@ def test_an_example_that_does_not_conform_and_a_schema_that_is_none_mask(judged,
 
 def test_nothing_is_fetched():
     with pytest.raises(Exception, match="Unresolvable"):
-        check("{}", {"schema": {"$ref": "http://127.0.0.1:9/schema.json"}, "equals": False})
+        json_schema.check("{}", {"schema": {"$ref": "http://127.0.0.1:9/schema.json"}, "equals": False})

@@ -5,16 +5,10 @@ Reference: {"answer": "Paris"}. State here what a right answer is, what counts a
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from msgspec import Struct
 
-from temper.core.blame import FaultError
-from temper.core.protocols import SandboxBackend
 from temper.core.task import Case, Message, Task
-from temper.core.trace import Trace
-from temper.verifiers.grading import Grader, Judgement, fingerprint
-from temper.verifiers.pool import Pool
+from temper.verifiers.grading import Given, Judgement, Plugin
 
 
 class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -25,23 +19,23 @@ class Reference(Struct, frozen=True, forbid_unknown_fields=True):
     answer: str
 
 
-def create(config: Config | None, pool: Pool, sandboxes: SandboxBackend | None = None) -> Grader:
-    settings = config or Config()
-
-    async def judge(task: Task, trace: Trace, artifacts: Mapping[str, bytes], reference: Reference) -> Judgement:
-        gold = reference.answer
-        if not gold.strip():
-            raise FaultError("reference-missing", __name__, "an empty answer would pass by saying nothing")
-        said = trace.answer.encode("utf-8", "replace").decode()  # a lone surrogate could not be sent to a worker
-        right = await pool.judge(f"{__name__}:check", (said, gold), (gold, gold), bool, settings.seconds)
-        return Judgement(float(right), "" if right else f"{said[:80]!r} is not the expected answer")
-
-    return Grader("NAME", fingerprint(settings, __name__), Reference, judge)
+async def judge(given: Given, reference: Reference, settings: Config) -> Judgement:
+    gold = reference.answer
+    right = await given.pool.judge(f"{__name__}:check", (given.answer, gold), (gold, gold), bool, settings.seconds)
+    return Judgement(float(right), "" if right else f"{given.answer[:80]!r} is not the expected answer")
 
 
 def check(said: str, gold: str) -> bool:
     """Runs in a killable worker, as everything should that looks at model output."""
     return said.strip().casefold() == gold.strip().casefold()
+
+
+def problem(reference: Reference, task: Task) -> str:
+    """Why a reference is none, "" when it is sound."""
+    return "" if reference.answer.strip() else "an empty answer would pass by saying nothing"
+
+
+create = Plugin(__name__, Config, Reference, judge, problem)
 
 
 def specimen() -> tuple[Task, tuple[Case, ...]]:

@@ -11,6 +11,7 @@ Level 3: brackets with a filled inner edge, open boxes with posts, bearing block
 
 from __future__ import annotations
 
+import ast
 import random
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -25,6 +26,7 @@ from temper.domains.solid_parts.families import FAMILIES, SLACK, Part
 from temper.domains.solid_parts.scripts import manifold, mutations, right_forms
 from temper.rollouts.environments import ToolEnvironment
 from temper.rollouts.toolsets import ToolError, Toolset, tool
+from temper.verifiers.audit.bench import Bench
 
 _STL = """import numpy as np
 
@@ -69,6 +71,19 @@ class SolidParts:
         for right, forms in ((True, right_forms(part)), (False, mutations(part))):
             for why, script in forms.items():
                 yield Case(right=right, why=why, artifacts={"part.py": script.encode()})
+
+    async def second_opinion(self, task: Task, case: Case, bench: Bench) -> bool | None:
+        """The gold script is right, whatever its layout; one that does not compile or exports nothing is wrong."""
+        script = case.artifacts.get("part.py", b"").decode("utf-8", "replace")
+        try:
+            tree = ast.parse(script)
+        except (SyntaxError, ValueError, RecursionError, MemoryError):
+            return False
+        called = {node.func for node in ast.walk(tree) if isinstance(node, ast.Call)}
+        names = {getattr(function, "attr", getattr(function, "id", "")) for function in called}
+        if "part.stl" not in script or not names & {"save", "export", "export_stl", "export_mesh", "open"}:
+            return False
+        return True if ast.dump(tree) == ast.dump(ast.parse(task.reference["script"])) else None
 
 
 class Script(Struct):

@@ -13,7 +13,8 @@ from typing import Any
 
 from msgspec import Struct, structs
 
-from temper.verifiers.geometry import Feature, fillet, hole
+from temper.domains.solid_parts.probes import fillet, hole
+from temper.verifiers.geometry import Feature
 
 SLACK = 0.25  # mm that faces may be off
 

@@ -1,8 +1,9 @@
 """The engine that runs transformers' decoders in this process: continuous batching on CPU or CUDA.
 
 One idea a file: `prefixes` (which keys and values are kept, pure), `scheduler` (what the next step computes, pure),
-`rows` (where keys and values lie, and attention over them), `sampler` (from logits to a token), `runner` (one step),
-`engine` (the asynchronous shell). Not here: many devices, quantisation, speculative decoding.
+`rows` (where keys and values lie, and attention over them), `invariant` (the same numbers in any batch), `sampler`
+(from logits to a token), `runner` (one step), `engine` (the asynchronous shell). Not here: many devices,
+quantisation, speculative decoding.
 """
 
 from __future__ import annotations
@@ -23,12 +24,14 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     row_mib: keys and values that running requests may come to need (admission waits for room); while rows grow, and
     so move, up to twice that is taken for each power of two that is in use. prefix_mib: those of finished prefixes.
+    batch_invariant: a request's tokens and log-probs are bit for bit the same whatever else runs; slower (`invariant`).
     """
 
     slots: int = 64
     prefill_tokens: int = 512
     row_mib: int = 2048
     prefix_mib: int = 1024
+    batch_invariant: bool = False
 
 
 def create(

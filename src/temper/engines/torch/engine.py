@@ -1,5 +1,8 @@
 """The asynchronous shell around `Runner`: requests in, tokens out, publishes between two steps.
 
+Several policies may be served over the one base: `add` gives an `Engine` for one more adapter, whose requests share
+steps, slots and cache room with the others', and whose publishes concern its own alone.
+
 The runner is touched by one thread at a time: by the executor during a step, by the event loop between two. A failure
 inside a step reaches every waiter as FaultError("engine-lost"), and the engine takes no more work.
 """
@@ -11,6 +14,7 @@ import contextlib
 import itertools
 from collections.abc import AsyncIterator, Callable, Mapping
 from concurrent.futures import Executor, ThreadPoolExecutor
+from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
@@ -22,13 +26,17 @@ from temper.core.protocols import Chunk, SamplingParams
 from temper.engines.torch import Config
 from temper.engines.torch.runner import Runner, Stats
 from temper.engines.torch.scheduler import Request
+from temper.models.lora import LoraConfig
 from temper.models.policy import Policy
 
 T = TypeVar("T")
 
 
 class TorchEngine:
-    """`core.protocols.Engine` over a `Policy`. Its loop is a task that lives while there is work."""
+    """`core.protocols.Engine` over a `Policy`. Its loop is a task that lives while there is work.
+
+    `policy` names another one than the first, which is "".
+    """
 
     def __init__(self, config: Config, policy: Policy, executor: Executor | None) -> None:
         self._runner = Runner(config, policy)
@@ -44,25 +52,37 @@ class TorchEngine:
 
     @property
     def version(self) -> int:
-        return self._runner.version
+        return self.versions[""]
+
+    @property
+    def versions(self) -> Mapping[str, int]:
+        """By policy."""
+        return self._runner.versions
 
     def stats(self) -> Stats:
         """Counters since the start, and how things stand now."""
         return self._runner.snapshot()
 
-    async def generate(self, ids: np.ndarray, params: SamplingParams, request: str = "") -> AsyncIterator[Chunk]:
+    def busy(self) -> Mapping[str, float]:
+        """See `core.protocols.Metered`."""
+        stats = self._runner.stats
+        return {"prefill": stats.prefill_seconds, "decode": stats.decode_seconds}
+
+    async def generate(
+        self, ids: np.ndarray, params: SamplingParams, request: str = "", policy: str = ""
+    ) -> AsyncIterator[Chunk]:
         """Continue `ids`, a chunk a step. Leaving the iteration early aborts. Raises ConfigError, FaultError."""
         name = request or f"request-{next(self._numbers)}"
         if name in self._streams:
             raise ConfigError(f"a request named {name!r} is already running: names must be unique")
         prompt = np.asarray(ids, np.int32)
-        self._runner.check(prompt, params)
+        self._runner.check(prompt, params, policy)
         context = self._runner.policy.base.context
         if params.max_tokens < 1 or len(prompt) >= context:
             yield _chunk(np.empty(0, np.int32), [], [], "length" if params.max_tokens < 1 else "context")
             return
         queue: asyncio.Queue[Chunk | FaultError] = asyncio.Queue()
-        work = Request(name, prompt, params, context)
+        work = Request(name, prompt, params, context, policy)
         self._streams[name] = (work, queue)
         self._arrived.append(work)
         stop = ""
@@ -78,32 +98,47 @@ class TorchEngine:
             if not stop:
                 self.abort(name)
 
-    async def score(self, ids: np.ndarray, top_k: int = 0) -> tuple[np.ndarray, Any]:
+    async def score(self, ids: np.ndarray, top_k: int = 0, policy: str = "") -> tuple[np.ndarray, Any]:
         """Log-prob of each token (T,), 0 for the first; with top_k, (ids, log-probs), each (T - 1, top_k)."""
         tokens = np.asarray(ids, np.int32)
-        self._runner.check(tokens, SamplingParams(max_tokens=0))
-        return await self._between(lambda: self._runner.score(tokens, top_k))
+        self._runner.check(tokens, SamplingParams(max_tokens=0), policy)
+        return await self._between(lambda: self._runner.score(tokens, top_k, policy=policy))
 
     def abort(self, request: str) -> None:
         """End a request before the next step; its stream gets a last chunk. Unknown names are ignored."""
         if request in self._streams:
             self._aborted.add(request)
 
-    async def publish(self, weights: Mapping[str, Any], version: int, mode: str = "recompute") -> None:
+    async def publish(
+        self, weights: Mapping[str, Any], version: int, mode: str = "recompute", policy: str = ""
+    ) -> None:
         """See `core.protocols.Engine`. Returns when the weights are in. Raises ConfigError, FaultError."""
         if mode not in ("recompute", "keep"):
             raise ConfigError(f"expected mode 'recompute' or 'keep', got {mode!r}")
 
         def take() -> None:
-            if version <= self.version:
-                raise ConfigError(f"expected a version above {self.version}, got {version}")
-            self._runner.publish(weights, version, mode)
+            self._runner.named(policy)
+            if version <= self.versions[policy]:
+                raise ConfigError(f"expected a version above {self.versions[policy]}, got {version}")
+            self._runner.publish(weights, version, mode, policy)
 
         await self._between(take)
 
-    def pin(self, ids: np.ndarray) -> str:
+    async def add(self, name: str, adapter: LoraConfig) -> Served:
+        """Serve one more policy: the base's until its first publish. Raises ConfigError, FaultError."""
+        await self._between(lambda: self._runner.add(name, Policy(self._runner.policy.base, adapter)))
+        return Served(self, name)
+
+    async def leave(self, policy: str) -> None:
+        """Abort what is left of an added policy, and forget it; nothing happens where it left before."""
+        for name, (work, _) in self._streams.items():
+            if work.policy == policy:
+                self.abort(name)
+        await self._between(lambda: self._runner.remove(policy))
+
+    def pin(self, ids: np.ndarray, policy: str = "") -> str:
         """Keep a prefix from eviction from now on, or from when it is first computed, also after publishes."""
-        return self._runner.tree.pin(np.asarray(ids, np.int32))
+        return self._runner.tree.pin(np.asarray(ids, np.int32), policy)
 
     def release(self, handle: str) -> None:
         self._runner.tree.release(handle)
@@ -136,10 +171,10 @@ class TorchEngine:
         run = asyncio.get_running_loop().run_in_executor
         try:
             while self._settle():
-                while self._calls:
+                if self._calls:
                     call, future = self._calls.pop(0)
                     await self._answer(run(self._executor, call), future)
-                if self._runner.scheduler.running or self._runner.scheduler.waiting:
+                else:
                     self._deliver(await run(self._executor, self._runner.step))
         except Exception as error:  # the boundary of the engine: whatever broke, every waiter must hear of it
             self._lost = FaultError("engine-lost", "engines.torch", f"{type(error).__name__}: {error}")
@@ -164,6 +199,8 @@ class TorchEngine:
         """Take in what came since the last step; is there anything to do?"""
         for work in self._arrived:
             self._runner.scheduler.add(work)
+            if work.policy not in self.versions:  # it was closed since
+                self.abort(work.name)
         self._arrived.clear()
         for name in self._aborted:
             work, queue = self._streams.pop(name, (None, None))
@@ -191,6 +228,23 @@ class TorchEngine:
         self._streams.clear()
         self._arrived.clear()
         self._calls.clear()
+
+
+class Served:
+    """`core.protocols.Engine`: one policy that was added to an engine. Closing it leaves the others running."""
+
+    def __init__(self, engine: TorchEngine, policy: str) -> None:
+        self._engine, self.policy = engine, policy
+        self.generate = partial(engine.generate, policy=policy)
+        self.score = partial(engine.score, policy=policy)
+        self.publish = partial(engine.publish, policy=policy)
+        self.pin = partial(engine.pin, policy=policy)
+        self.abort, self.release = engine.abort, engine.release
+        self.close = partial(engine.leave, policy)
+
+    @property
+    def version(self) -> int:
+        return self._engine.versions[self.policy]
 
 
 def _chunk(ids: np.ndarray, logprobs: list[float], versions: list[int], stop: Any) -> Chunk:

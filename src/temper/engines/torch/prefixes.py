@@ -1,7 +1,8 @@
 """Which prefixes are kept: a radix tree from token sequences to spans of keys and values. Pure; spans are opaque.
 
-The tree holds one weight version at a time: `clear` at a publish, so that nothing old can ever be matched. Least
-recently used leaves go first when the budget is passed; pinned prefixes stay.
+Each policy has a root of its own, which holds one version of its weights: `clear` at its publish, so that nothing old
+and nothing of another policy can ever be matched. The budget is shared: least recently used leaves go first when it is
+passed, whoever's they are; pinned prefixes stay.
 """
 
 from __future__ import annotations
@@ -31,28 +32,28 @@ class PrefixTree(Generic[Span]):
     def __init__(self, budget: int, split: Callable[[Span, int], tuple[Span, Span]]) -> None:
         self.budget, self._split = budget, split
         self.size = 0  # tokens held
-        self._pins: dict[str, np.ndarray] = {}
+        self._pins: dict[str, tuple[str, np.ndarray]] = {}
         self._clock = 0
         self._pinned = 0
-        self.clear()
+        self._roots: dict[str, Node[Span]] = {}
 
-    def clear(self) -> None:
-        """Forget every prefix. Pins stay: they hold again once their prefix is inserted again."""
-        self._root: Node[Span] = Node(np.empty(0, np.int32), None, None)
-        self.size = 0
+    def clear(self, policy: str = "") -> None:
+        """Forget a policy's prefixes. Pins stay: they hold again once their prefix is inserted again."""
+        if root := self._roots.pop(policy, None):
+            self.size -= sum(len(node.tokens) for node in self._nodes(root))
 
-    def match(self, tokens: np.ndarray) -> list[tuple[Span, int]]:
+    def match(self, tokens: np.ndarray, policy: str = "") -> list[tuple[Span, int]]:
         """Spans that cover the longest known prefix of `tokens`, in order, each with how many of its tokens to use."""
         found = []
-        for node, shared in self._walk(tokens):
+        for node, shared in self._walk(tokens, policy):
             self._touch(node)
             found.append((node.span, shared))
         return found  # type: ignore[return-value]
 
-    def insert(self, tokens: np.ndarray, store: Callable[[int, int], Span]) -> None:
+    def insert(self, tokens: np.ndarray, store: Callable[[int, int], Span], policy: str = "") -> None:
         """Know `tokens` whole. `store(a, b)` is called for the part [a, b) that is new, if there is any."""
-        node, at = self._root, 0
-        for node, shared in self._walk(tokens):
+        node, at = self._roots.setdefault(policy, Node(np.empty(0, np.int32), None, None)), 0
+        for node, shared in self._walk(tokens, policy):
             self._touch(node)
             at += shared
             if shared < len(node.tokens):
@@ -65,19 +66,19 @@ class PrefixTree(Generic[Span]):
         self.size += len(rest)
         self._evict()
 
-    def pin(self, tokens: np.ndarray) -> str:
+    def pin(self, tokens: np.ndarray, policy: str = "") -> str:
         self._pinned += 1
         handle = f"pin-{self._pinned}"
-        self._pins[handle] = tokens.copy()
+        self._pins[handle] = policy, tokens.copy()
         return handle
 
     def release(self, handle: str) -> None:
         self._pins.pop(handle, None)
 
-    def _walk(self, tokens: np.ndarray) -> list[tuple[Node[Span], int]]:
+    def _walk(self, tokens: np.ndarray, policy: str) -> list[tuple[Node[Span], int]]:
         """Nodes along `tokens`, each with the number of its tokens that agree (the last may agree in part)."""
-        path, node, at = [], self._root, 0
-        while at < len(tokens) and (child := node.children.get(int(tokens[at]))):
+        path, node, at = [], self._roots.get(policy), 0
+        while node and at < len(tokens) and (child := node.children.get(int(tokens[at]))):
             rest = tokens[at : at + len(child.tokens)]
             differ = np.flatnonzero(child.tokens[: len(rest)] != rest)
             shared = int(differ[0]) if len(differ) else len(rest)
@@ -106,9 +107,10 @@ class PrefixTree(Generic[Span]):
         """Drop leaves, oldest first, until the budget holds or only pinned ones are left."""
         if self.size <= self.budget:
             return
-        kept = {id(node) for tokens in list(self._pins.values()) for node, _ in self._walk(tokens)}
+        kept = {id(node) for policy, tokens in list(self._pins.values()) for node, _ in self._walk(tokens, policy)}
         while self.size > self.budget:
-            leaves = [n for n in self._leaves(self._root) if id(n) not in kept]
+            nodes = [node for root in self._roots.values() for node in self._nodes(root)]
+            leaves = [n for n in nodes if not n.children and id(n) not in kept]
             if not leaves:
                 return
             for leaf in sorted(leaves, key=lambda n: n.used):
@@ -118,11 +120,9 @@ class PrefixTree(Generic[Span]):
                 if self.size <= self.budget:
                     break
 
-    def _leaves(self, root: Node[Span]) -> list[Node[Span]]:
-        found, stack = [], list(root.children.values())
-        while stack:
-            node = stack.pop()
-            stack.extend(node.children.values())
-            if not node.children:
-                found.append(node)
+    def _nodes(self, root: Node[Span]) -> list[Node[Span]]:
+        """All below the root."""
+        found = list(root.children.values())
+        for node in found:
+            found.extend(node.children.values())
         return found

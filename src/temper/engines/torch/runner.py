@@ -14,16 +14,17 @@ import numpy as np
 import torch
 from msgspec import Struct
 from torch import Tensor
+from torch.nn.functional import pad
 
-from temper.core.errors import ConfigError
+from temper.core.errors import ConfigError, nearest
 from temper.core.protocols import SamplingParams
-from temper.engines.torch import Config
+from temper.engines.torch import Config, invariant
 from temper.engines.torch.prefixes import PrefixTree
 from temper.engines.torch.rows import Rows, Shape, Step, split
 from temper.engines.torch.sampler import sample
 from temper.engines.torch.scheduler import Plan, Request, Scheduler
 from temper.models.attention import Packed
-from temper.models.policy import Policy
+from temper.models.policy import Policies, Policy
 
 _SCORED_ROWS = 512  # positions whose logits are held at once by `score`
 _STOP_SLACK = 8  # tokens read before a stop string's own length, for multi-byte characters
@@ -48,16 +49,19 @@ class Stats(Struct):
 
 
 class Runner:
-    """Holds the policy, the scheduler and the rows of one engine."""
+    """Holds the policies (the first is ""), the scheduler and the rows of one engine."""
 
     def __init__(self, config: Config, policy: Policy) -> None:
-        self.policy, self.version, self.stats = policy, 0, Stats()
+        self.policy, self.policies, self.versions, self.stats = policy, Policies(policy), {"": 0}, Stats()
         self.shape = Shape(policy.base.config, policy.head.dtype, policy.base.device)
-        self.rows = Rows(self.shape, config.slots, config.row_mib << 20)
+        self.tile = invariant.TILE if config.batch_invariant else 0
+        self.rows = (invariant.Lanes if self.tile else Rows)(self.shape, config.slots, config.row_mib << 20)
         self.tree: PrefixTree[Tensor] = PrefixTree((config.prefix_mib << 20) // self.shape.token_bytes, split)
         row_tokens = (config.row_mib << 20) // self.shape.token_bytes
         self.scheduler = Scheduler(config.slots, row_tokens, config.prefill_tokens, self.tree)
-        self._gap_wanted = False  # one request's gap is measured after each publish that kept
+        if self.tile:
+            invariant.check(self.policies, self.rows)
+        self._gap_wanted: set[str] = set()  # policies: one request's gap is measured after each publish that kept
 
     def snapshot(self) -> Stats:
         """A copy of the counters, with how things stand now."""
@@ -70,8 +74,9 @@ class Runner:
             prefix_bytes=self.tree.size * self.shape.token_bytes,
         )
 
-    def check(self, ids: np.ndarray, params: SamplingParams) -> None:
+    def check(self, ids: np.ndarray, params: SamplingParams, policy: str = "") -> None:
         """Raise ConfigError for a request that can never run."""
+        self.named(policy)
         vocabulary = self.policy.head.shape[0]
         if len(ids) == 0 or ids.min() < 0 or ids.max() >= vocabulary:
             raise ConfigError(f"expected a prompt of ids in [0, {vocabulary}), got {len(ids)} ids: {ids[:8]}")
@@ -82,6 +87,12 @@ class Runner:
             room = self.scheduler.row_tokens
             raise ConfigError(f"a request of up to {need} tokens does not fit row_mib, which holds {room}: raise it")
 
+    def named(self, policy: str) -> Policy:
+        """Raises ConfigError for one that is not served."""
+        if policy not in self.policies.by_name:
+            raise ConfigError(f"no policy {policy!r} is served here; {nearest(policy, self.versions)}")
+        return self.policies.by_name[policy]
+
     @torch.inference_mode()
     def step(self) -> list[Request]:
         """Compute one step; gives the requests that got a token (some of them finished)."""
@@ -89,13 +100,10 @@ class Runner:
         plan = self.scheduler.plan()
         for request, spans in plan.loads:
             self.rows.load(request, spans)
-        for request in plan.decode:
-            self.rows.shelve(request)
-        for request, _ in plan.chunks:
-            self.rows.stage(request)
-        layout = Step(self.rows, plan.chunks)
-        plan = Plan(plan.loads, layout.decode, plan.chunks)  # decoding requests in the order of their rows
-        hidden = self._forward(plan, layout)
+        if self.tile:
+            hidden = invariant.forward(self.policies, self.rows, plan)
+        else:
+            plan, hidden = self._forward(plan)
         sampling = self.scheduler.done(plan, self.rows.export)
         if sampling:
             self._sample(sampling, hidden, plan)
@@ -112,19 +120,33 @@ class Runner:
             self.rows.free(request)
         self.scheduler.remove(request)
 
-    def publish(self, weights: Mapping[str, Tensor], version: int, mode: str) -> None:
-        """Copy new weights in. Between two steps."""
-        self.policy.load_trainable(weights)
-        self.version = version
-        for request in self.scheduler.published(mode):
+    def publish(self, weights: Mapping[str, Tensor], version: int, mode: str, policy: str = "") -> None:
+        """Copy a policy's new weights in. Between two steps; the other policies' requests notice nothing."""
+        self.named(policy).load_trainable(weights)
+        self.versions[policy] = version
+        for request in self.scheduler.published(mode, policy):
             self.rows.free(request)
-        self._gap_wanted = mode == "keep"
+        self._gap_wanted.discard(policy)
+        if mode == "keep":
+            self._gap_wanted.add(policy)
+
+    def add(self, name: str, policy: Policy) -> None:
+        """Serve one more policy, whose version is 0."""
+        self.policies.add(name, policy)
+        self.versions[name] = 0
+
+    def remove(self, name: str) -> None:
+        """Serve an added policy no longer, if it still was. It has no requests left."""
+        if self.versions.pop(name, None) is not None:
+            self.policies.remove(name)
+            self.scheduler.tree.clear(name)
 
     @torch.inference_mode()
-    def score(self, ids: np.ndarray, top_k: int = 0, heat: float = 1.0) -> tuple[np.ndarray, Any]:
+    def score(self, ids: np.ndarray, top_k: int = 0, heat: float = 1.0, policy: str = "") -> tuple[np.ndarray, Any]:
         """Log-prob of each token given those before it, and the top-k of each position; heat multiplies logits."""
         tokens = torch.from_numpy(ids.astype(np.int64)).to(self.shape.device)
-        hidden = self.policy.hidden(tokens, torch.arange(len(ids), device=tokens.device), Packed([len(ids)]))
+        at = torch.arange(len(ids), device=tokens.device)
+        hidden = self.named(policy).hidden(tokens, at, Packed([len(ids)]))
         found, tops = [torch.zeros(1)], []
         for at in range(0, len(ids) - 1, _SCORED_ROWS):
             rows = hidden[at : min(at + _SCORED_ROWS, len(ids) - 1)]
@@ -137,8 +159,14 @@ class Runner:
             best = tuple(torch.cat([t[i] for t in tops]).cpu().numpy() for i in (1, 0))
         return torch.cat(found).numpy(), best
 
-    def _forward(self, plan: Plan, layout: Step) -> Tensor:
-        """Final hidden states (T, D) of the step's tokens: decoding requests first, then the chunks."""
+    def _forward(self, plan: Plan) -> tuple[Plan, Tensor]:
+        """The plan, decoding requests in the order of their rows, and its final hidden states (T, D), chunks last."""
+        for request in plan.decode:
+            self.rows.shelve(request)
+        for request, _ in plan.chunks:
+            self.rows.stage(request)
+        layout = Step(self.rows, plan.chunks)
+        plan = Plan(plan.loads, layout.decode, plan.chunks)
         ids = [request.tokens[-1:] for request in plan.decode]
         at = [np.array([request.computed for request in plan.decode], np.int64)]
         for request, n in plan.chunks:
@@ -146,20 +174,28 @@ class Runner:
             at.append(np.arange(request.computed, request.computed + n))
         device = self.shape.device
         tokens = torch.from_numpy(np.concatenate(ids).astype(np.int64)).to(device)
-        return self.policy.hidden(tokens, torch.from_numpy(np.concatenate(at)).to(device), layout)
+        owners = [*((request.policy, 1) for request in plan.decode), *((r.policy, n) for r, n in plan.chunks)]
+        whose = np.repeat(*map(np.array, zip(*owners, strict=True)))
+        rows = {str(name): torch.from_numpy(np.flatnonzero(whose == name)).to(device) for name in np.unique(whose)}
+        return plan, self.policies.hidden(tokens, torch.from_numpy(np.concatenate(at)).to(device), layout, rows)
 
     def _sample(self, sampling: list[Request], hidden: Tensor, plan: Plan) -> None:
         """Append a token to every request whose tokens are all computed, and see whether it ends."""
         ends = np.cumsum([n for _, n in plan.chunks], dtype=np.int64) + len(plan.decode) - 1
         last = [e for e, (request, _) in zip(ends, plan.chunks, strict=True) if request.computed == request.length]
         rows = [*range(len(plan.decode)), *last]
-        logits = hidden[rows] @ self.policy.head.T
-        ids, logprobs = sample(logits, [r.params for r in sampling], [r.sampled for r in sampling])
-        for request, token, logprob in zip(sampling, ids.tolist(), logprobs.tolist(), strict=True):
-            request.append(token, logprob, self.version)
-            request.stop = self._stop(request, token)
-            if request.stop:
-                self.finish(request)
+        size = self.tile or len(rows)
+        for at in range(0, len(rows), size):
+            some = sampling[at : at + size]
+            short = size - len(some)
+            logits = pad(hidden[rows[at : at + size]], (0, 0, 0, short)) @ self.policy.head.T
+            params = [r.params for r in some] + [SamplingParams()] * short
+            ids, logprobs = sample(logits, params, [r.sampled for r in some] + [0] * short)
+            for request, token, logprob in zip(some, ids.tolist(), logprobs.tolist(), strict=False):
+                request.append(token, logprob, self.versions[request.policy])
+                request.stop = self._stop(request, token)
+                if request.stop:
+                    self.finish(request)
         self.stats.sampled += len(sampling)
 
     def _stop(self, request: Request, token: int) -> Any:
@@ -178,12 +214,12 @@ class Runner:
 
     def _measure_gap(self, request: Request) -> None:
         """After a publish that kept caches: how far one request's newest log-probs are from exact ones."""
-        new = [i for i, version in enumerate(request.versions) if version == self.version]
-        if not (self._gap_wanted and request.kept and new):
+        new = [i for i, version in enumerate(request.versions) if version == self.versions[request.policy]]
+        if not (request.policy in self._gap_wanted and request.kept and new):
             return
-        self._gap_wanted = False
+        self._gap_wanted.discard(request.policy)
         heat = 1 / request.params.temperature if request.params.temperature > 0 else 1.0
-        exact = self.score(request.tokens, heat=heat)[0][request.prompt :][new]
+        exact = self.score(request.tokens, heat=heat, policy=request.policy)[0][request.prompt :][new]
         gap = np.abs(exact - np.array(request.logprobs)[new])
         stats, n = self.stats, len(new)
         stats.keep_gap_mean = (stats.keep_gap_mean * stats.keep_gap_tokens + gap.sum()) / (stats.keep_gap_tokens + n)

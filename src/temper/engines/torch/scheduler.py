@@ -24,10 +24,10 @@ Stop = Literal["", "stop", "length", "context", "aborted"]
 
 
 class Request:
-    """One continuation. tokens: prompt and sampled, int32; computed: how many of them have keys and values."""
+    """One continuation by `policy`. tokens: prompt and sampled, int32; computed: how many have keys and values."""
 
-    def __init__(self, name: str, prompt: np.ndarray, params: SamplingParams, context: int) -> None:
-        self.name, self.params = name, params
+    def __init__(self, name: str, prompt: np.ndarray, params: SamplingParams, context: int, policy: str = "") -> None:
+        self.name, self.params, self.policy = name, params, policy
         self.limit = min(len(prompt) + params.max_tokens, context)  # the longest that it can become
         self._buffer = np.empty(max(self.limit, len(prompt)), np.int32)
         self._buffer[: len(prompt)] = prompt
@@ -80,7 +80,7 @@ class Scheduler:
     def plan(self) -> Plan:
         """Admit, look up prefixes, and share out the prefill budget in order of arrival."""
         self._admit()
-        plan, left, in_flight = Plan([], [], []), self.prefill_tokens, set[bytes]()
+        plan, left, in_flight = Plan([], [], []), self.prefill_tokens, set[tuple[str, bytes]]()
         for request in self.running:
             if request.computed == 0 and not self._start(request, left, in_flight, plan):
                 continue
@@ -107,12 +107,12 @@ class Scheduler:
     def remember(self, request: Request, export: Callable[[Request, int, int], Any]) -> None:
         """Put what is computed of a request into the tree, unless it mixes versions."""
         if not request.kept and request.computed:
-            self.tree.insert(request.tokens[: request.computed], lambda a, b: export(request, a, b))
+            self.tree.insert(request.tokens[: request.computed], lambda a, b: export(request, a, b), request.policy)
 
-    def published(self, mode: str) -> list[Request]:
+    def published(self, mode: str, policy: str = "") -> list[Request]:
         """New weights: no old prefix may be found again. Gives the requests whose keys and values are to be dropped."""
-        self.tree.clear()
-        started = [request for request in self.running if request.computed]
+        self.tree.clear(policy)
+        started = [request for request in self.running if request.computed and request.policy == policy]
         for request in started:
             request.kept = mode == "keep"
             if mode == "recompute":
@@ -127,9 +127,9 @@ class Scheduler:
                 return
             self.running.append(self.waiting.popleft())
 
-    def _start(self, request: Request, left: int, in_flight: set[bytes], plan: Plan) -> bool:
+    def _start(self, request: Request, left: int, in_flight: set[tuple[str, bytes]], plan: Plan) -> bool:
         """Find the longest known prefix; False where the request should wait for one that is being computed."""
-        found = self.tree.match(request.tokens[:-1])
+        found = self.tree.match(request.tokens[:-1], request.policy)
         length = sum(n for _, n in found)
         if _ahead(request, length) in in_flight or (left == 0 and request.length - length > 1):
             return False
@@ -140,6 +140,6 @@ class Scheduler:
         return True
 
 
-def _ahead(request: Request, at: int) -> bytes:
-    """The tokens up to a little past `at`: equal for two requests that would compute the same next tokens."""
-    return request.tokens[: at + SHARED].tobytes()
+def _ahead(request: Request, at: int) -> tuple[str, bytes]:
+    """Policy and tokens up to a little past `at`: equal for two requests that would compute the same next tokens."""
+    return request.policy, request.tokens[: at + SHARED].tobytes()

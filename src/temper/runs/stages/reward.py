@@ -45,9 +45,8 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 async def run(shop: Workshop, config: Config) -> None:
     found, kept = await compared(shop, "reward", config)
-    adapter = shop.recipe.model.adapter if shop.recipe.model.train == "adapter" else None
-    policy = await shop.computed(partial(Policy, shop.base, adapter, True, seed=shop.recipe.seed))
-    policy.load_trainable(shop.policy.trainable())
+    policy = await shop.computed(shop.learning)
+    await shop.computed(lambda: policy.load_trainable(shop.policy.trainable()))
     learner = _Learner(policy, replace(config.trainer, scalar=True), shop)
 
     def margins() -> list[float]:

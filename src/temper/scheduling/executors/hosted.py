@@ -40,7 +40,10 @@ class Channel(Protocol):
 
 
 class Workers:
-    """`core.protocols.Executor` over a function that opens a channel to a new worker. `gives`: resources it knows."""
+    """`core.protocols.Executor` over a function that opens a channel to a new worker.
+
+    `gives`: resources it knows; empty where `open` itself refuses what it cannot give.
+    """
 
     def __init__(
         self, open: Callable[[Mapping[str, float]], Awaitable[Channel]], gives: tuple[str, ...] = ("cpus",)
@@ -51,7 +54,7 @@ class Workers:
     async def spawn(self, factory: str, config: Mapping[str, Any], resources: Mapping[str, float]) -> WorkerHandle:
         """Raises RefusedError for other resources, BackendError or FaultError when the object cannot be made."""
         others = [f"{name}={amount:g}" for name, amount in resources.items() if amount and name not in self._gives]
-        if others:
+        if self._gives and others:
             raise RefusedError(f"{factory}: this executor gives {', '.join(self._gives)}, and not {', '.join(others)}")
         handle = WorkerHandle(factory, await self._open(resources))
         self._handles.append(handle)

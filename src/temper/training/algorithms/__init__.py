@@ -2,7 +2,8 @@
 
 A module has `needs` and `advantages(groups)`; one with a `Config` takes it as second argument, and one that needs
 values takes them last, float (T,) for each sample. An entry of the result is a sample's advantage, or an array (T,)
-where credit goes by token. `resample = True` says that groups which teach nothing are to be replaced by new ones.
+where credit goes by token. `resample = True` says that groups which teach nothing are to be replaced by new ones,
+`forked = True` that samples may be leaves of one trace.
 
 What they share is here. A masked sample is NaN and in no mean; a group that teaches nothing (fewer than two graded
 samples, or all rewards equal) is 0 everywhere.

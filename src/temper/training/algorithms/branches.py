@@ -20,6 +20,7 @@ from temper.core.trace import Group
 from temper.training.algorithms import by_turn, length, rewards, turns
 
 needs: frozenset[str] = frozenset()
+forked = True
 
 _Node = tuple[str, int]  # a trace and one of its sampled segments; ("", -1) is the group's start
 

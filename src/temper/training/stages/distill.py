@@ -28,7 +28,8 @@ class Taught(Struct, frozen=True, eq=False):
 
 def step(trainer: Trainer, items: Sequence[Taught]) -> dict[str, float]:
     """One update on these answers."""
-    return trainer.step(pack(rows(items), trainer.config.micro_tokens)) | {"answers": float(len(items))}
+    batches = pack(rows(items), trainer.config.micro_tokens, ranks=trainer.team.size)
+    return trainer.step(batches) | {"answers": float(len(items))}
 
 
 def rows(items: Sequence[Taught]) -> list[Row]:

@@ -28,7 +28,8 @@ def step(
     """One update on these pairs. `initial`: the reference's weights, which KTO alone needs again."""
     loss, _ = trainer.losses["preference"]
     anchor = _anchor(trainer, items, initial) if "anchor" in loss.streams else None
-    batches = pack(rows(items, references, anchor), trainer.config.micro_tokens, together=True)
+    found = rows(items, references, anchor)
+    batches = pack(found, trainer.config.micro_tokens, together=True, ranks=trainer.team.size)
     return trainer.step(batches) | {"pairs": float(len(items))}
 
 

@@ -33,7 +33,8 @@ class Calibration(Struct, frozen=True, kw_only=True):
 
 def step(trainer: Trainer, items: Sequence[Pair], config: Config) -> dict[str, float]:
     """One update on these pairs."""
-    return trainer.step(pack(ends(items), trainer.config.micro_tokens, together=True)) | {"pairs": float(len(items))}
+    batches = pack(ends(items), trainer.config.micro_tokens, together=True, ranks=trainer.team.size)
+    return trainer.step(batches) | {"pairs": float(len(items))}
 
 
 def margins(trainer: Trainer, items: Sequence[Pair]) -> np.ndarray:

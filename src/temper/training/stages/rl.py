@@ -28,15 +28,16 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """`algorithm`: its name, or a table with `kind` and its settings. `aggregate`: the loss is a mean over tokens
     (DAPO), or over sequences of their means (GRPO, GSPO). `share`: compute a group's prompt once a micro-batch.
 
-    `kl`: weight of the KL to the policy that the stage began with (component `kl`). `value`: weight of the component
-    `value`, for algorithms that need values. `proximal`: what the clip is around (`losses`): the policy that sampled,
-    the current one, or one on the way, one version old.
+    `kl`: weight of the KL to the policy that the stage began with (component `kl`). `entropy`: weight of the entropy
+    bonus. `value`: weight of the component `value`, for algorithms that need values. `proximal`: what the clip is
+    around (`losses`): the policy that sampled, the current one, or one on the way, one version old.
     """
 
     algorithm: str | dict[str, Any] = "grpo"
     aggregate: Literal["token", "sequence"] = "token"
     share: bool = True
     kl: float = 0.0
+    entropy: float = 0.0
     value: float = 0.5
     proximal: Literal["behaviour", "current", "interpolated"] = "behaviour"
 
@@ -66,7 +67,7 @@ def step(
             found = score(trainer.policy, [a.row({}) for a in every], cap, temperature=heat)
         for asked, scored in zip(every, found, strict=True):
             asked.reference = scored.logprobs
-    batches, metrics = _assemble(items, groups, config, cap, trainer.version)
+    batches, metrics = _assemble(items, groups, config, cap, trainer.version, trainer.team.size)
     return metrics | trainer.step(batches)
 
 
@@ -104,7 +105,7 @@ class _Asked:
 
 
 def _assemble(
-    groups: Sequence[Group], asked: Sequence[Sequence[_Asked]], config: Config, cap: int, version: int
+    groups: Sequence[Group], asked: Sequence[Sequence[_Asked]], config: Config, cap: int, version: int, ranks: int = 1
 ) -> tuple[list[MicroBatch], dict[str, float]]:
     module, settings = registry.configure("training.algorithms", config.algorithm)
     advantages, returns = _credit(module, settings, groups, asked)
@@ -123,7 +124,7 @@ def _assemble(
     rows = [
         a.row(_streams(a, credit, goal, a.mask * share, config, version))
         for (a, credit, goal), share in zip(graded, shares, strict=True)
-        if a.mask.any() and (credit[a.mask].any() or goal is not None or a.reference is not None)
+        if a.mask.any() and (credit[a.mask].any() or goal is not None or a.reference is not None or config.entropy)
     ]
     flat = [not any(np.nan_to_num(np.asarray(credit)).any() for credit in credits) for credits in advantages]
     every = sum(len(g.samples) for g in groups)
@@ -137,7 +138,7 @@ def _assemble(
     if graded:
         metrics["reward"] = float(np.mean([a.sample.verdict.reward for a, _, _ in graded]))
         metrics["answer_tokens"] = float(counts.mean())
-    return pack(rows, cap, share=config.share), metrics
+    return pack(rows, cap, share=config.share, ranks=ranks), metrics
 
 
 def _credit(
@@ -160,6 +161,8 @@ def _streams(
         streams |= {"w_value": config.value * weight, "returns": goal, "old_value": asked.values}
     if asked.reference is not None:
         streams |= {"w_kl": config.kl * weight, "reference": asked.reference}
+    if config.entropy:
+        streams["w_entropy"] = config.entropy * weight
     if config.proximal == "current":
         streams["nearness"] = np.ones(len(p.ids))
     elif config.proximal == "interpolated":

@@ -44,7 +44,8 @@ def step(trainer: Trainer, items: Sequence[Trace], config: Config) -> dict[str, 
         raise ConfigError(
             f"none of these {len(items)} demonstrations has a trainable token: mark the assistant's tokens"
         )
-    return trainer.step(pack(found, trainer.config.micro_tokens)) | {"demonstrations": float(len(items))}
+    batches = pack(found, trainer.config.micro_tokens, ranks=trainer.team.size)
+    return trainer.step(batches) | {"demonstrations": float(len(items))}
 
 
 def rows(traces: Sequence[Trace]) -> list[Row]:

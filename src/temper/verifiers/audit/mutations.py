@@ -11,13 +11,14 @@ import ast
 import json
 import random
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from fractions import Fraction
 from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
 from temper.core.task import Case, Task
+from temper.verifiers.boxes import dotted
 
 MOST = 6  # near misses of a task by the engine
 _SCREENS = "temper.verifiers.audit.screens"
@@ -39,8 +40,9 @@ def forms(verifier: str, gold: Case) -> Iterator[Case]:
     if gold.answer:
         yield replace(gold, why="a line end more", answer=gold.answer + "\n")
     for path, content in gold.artifacts.items():
-        for why, text in _REWRITES.get(path.rpartition(".")[2], _same)(content.decode("utf-8", "replace")):
-            yield _with(gold, path, text, f"{path} {why}", right=True)
+        if rewrite := _REWRITES.get(path.rpartition(".")[2]):
+            for why, text in rewrite(content.decode("utf-8", "replace")):
+                yield _with(gold, path, text, f"{path} {why}", right=True)
 
 
 def misses(verifier: str, task: Task, gold: Case) -> list[Miss]:
@@ -130,7 +132,7 @@ def _code(task: Task, gold: Case) -> Iterator[Miss]:
     if not (isinstance(reference, Mapping) and reference.get("cases") and reference.get("module")):
         return
     calls = [[case["function"], case.get("args", []), case.get("kwargs", {})] for case in reference["cases"]]
-    module = reference["module"].removesuffix(".py").replace("/", ".")
+    module = dotted(reference["module"])
     sources = {path: content.decode() for path, content in gold.artifacts.items() if path.endswith(".py")}
     for path, source in sources.items():
         for why, text in python_mutants(source):
@@ -185,43 +187,32 @@ def sql_mutants(query: str) -> Iterator[tuple[str, str]]:
         exp.GT: exp.GTE, exp.GTE: exp.GT, exp.LT: exp.LTE, exp.LTE: exp.LT, exp.EQ: exp.NEQ, exp.NEQ: exp.EQ,
         exp.Max: exp.Min, exp.Min: exp.Max, exp.Sum: exp.Avg, exp.Avg: exp.Sum, exp.And: exp.Or,
     }  # fmt: skip
+
+    def slips(node: exp.Expression) -> Iterator[tuple[str, exp.Expression]]:
+        if other := swaps.get(type(node)):
+            yield f"{node.key} to {other.key}", other(**node.copy().args)
+        match node:
+            case exp.Literal(is_string=False):
+                yield f"{node.this} and one", exp.Literal.number(f"{float(node.this) + 1:g}")
+            case exp.And():
+                yield "without a condition", node.left.copy()
+            case exp.Ordered():
+                down = bool(node.args.get("desc"))
+                yield "the other order", exp.Ordered(this=node.this.copy(), desc=not down, nulls_first=down)
+            case exp.Column() if len(columns) > 1:
+                other = columns[(columns.index(node.name) + 1) % len(columns)]
+                yield f"{node.name} to {other}", exp.column(other, table=node.table or None)
+
     tree = sqlglot.parse_one(query, dialect="sqlite")
     columns = sorted({column.name for column in tree.find_all(exp.Column)})
     for n, node in enumerate(tree.walk()):
-        changes: list[tuple[str, Callable[[Any], Any]]] = []
-        if type(node) in swaps:
-            changes.append((f"{node.key} to {swaps[type(node)].key}", lambda m: swaps[type(m)](**m.args)))
-        if isinstance(node, exp.Literal) and not node.is_string:
-            changes.append((f"{node.this} and one", lambda m: exp.Literal.number(f"{float(m.this) + 1:g}")))
-        if isinstance(node, exp.And):
-            changes.append(("without a condition", lambda m: m.left))
-        if isinstance(node, exp.Ordered):
-            changes.append(
-                (
-                    "the other order",
-                    lambda m: exp.Ordered(
-                        this=m.this, desc=not m.args.get("desc"), nulls_first=bool(m.args.get("desc"))
-                    ),
-                )
-            )
-        if isinstance(node, exp.Column) and len(columns) > 1:
-            other = columns[(columns.index(node.name) + 1) % len(columns)]
-            changes.append((f"{node.name} to {other}", lambda m, other=other: exp.column(other, table=m.table or None)))
-        for why, change in changes:
+        for why, changed in slips(node):
             copy = tree.copy()
-            target = next(found for at, found in enumerate(copy.walk()) if at == n)
-            changed = change(target)
-            copy = changed if target is copy else copy
-            if target is not copy and changed is not copy:
-                target.replace(changed)
+            next(found for at, found in enumerate(copy.walk()) if at == n).replace(changed)
             yield why, copy.sql(dialect="sqlite")
 
 
 _MISSES = {"math": _math, "exact": _exact, "tools": _tools, "code": _code, "sql": _sql}
-
-
-def _same(text: str) -> Iterator[tuple[str, str]]:
-    yield from ()
 
 
 def _python_forms(text: str) -> Iterator[tuple[str, str]]:
@@ -246,11 +237,7 @@ def _json_forms(text: str) -> Iterator[tuple[str, str]]:
         yield "with its keys in another order", json.dumps(dict(reversed(value.items())))
 
 
-_REWRITES: dict[str, Callable[[str], Iterator[tuple[str, str]]]] = {
-    "py": _python_forms,
-    "sql": _sql_forms,
-    "json": _json_forms,
-}
+_REWRITES = {"py": _python_forms, "sql": _sql_forms, "json": _json_forms}
 
 
 def _with(case: Case, path: str, text: str, why: str, right: bool = False) -> Case:

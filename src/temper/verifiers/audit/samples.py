@@ -1,18 +1,17 @@
 """Answers of models to a domain's tasks, whose grades a second rule has decided: cases that no author thought of.
 
-They lie beside the card, in `cards/NAME.samples.jsonl.gz`, a line each. A second rule is the domain's
-`second_opinion(task, case) -> bool | None`, or that of the verifier's kind here. It shares no code with the verifier,
-and says None where it cannot decide; such answers are left out.
+They lie beside the card, in `cards/NAME.samples.jsonl.gz`, a line each. A second rule is the domain's own, `async
+second_opinion(task, case, bench) -> bool | None`. It shares no code with the verifier, and says None where it cannot
+decide; such answers are left out.
 """
 
 from __future__ import annotations
 
 import gzip
-import json
-from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import msgspec
 from msgspec import Struct
@@ -87,50 +86,27 @@ def found(domain: Domain, level: int, seed: int, ids: set[str]) -> dict[str, Tas
 
 
 async def opinion(bench: Bench, task: Task, case: Case) -> bool | None:
-    """Whether the answer is right, by a rule that is not the verifier's."""
-    if own := getattr(bench.domain, "second_opinion", None):
-        return own(task, case)
-    rule = _RULES.get(bench.domain.verifier(task)[0])
+    """Whether the answer is right, by the domain's second rule; None where it cannot tell, or there is none."""
+    rule = getattr(bench.domain, "second_opinion", None)
     try:
-        return await rule(bench, task, case) if rule else None
+        return await rule(task, case, bench) if rule else None
     except (LimitError, FaultError):
         return None
 
 
-async def _sql(bench: Bench, task: Task, case: Case) -> bool | None:
-    """No difference in rows, on the databases and on shuffled ones. Order where the gold query asks for it."""
-    query = case.artifacts.get("query.sql", b"").decode("utf-8", "replace")
-    args = (task.reference["databases"], task.reference["query"], query)
-    return bool(query) and not await bench.pool.run(f"{_SCREENS}:sql", *args, seconds=_SECONDS)
+async def differs(
+    bench: Bench, task: Task, gold: Mapping[str, str], given: Mapping[str, bytes], module: str, calls: Sequence[Any]
+) -> bool:
+    """Whether a model's program gives other values than ours, on many more calls than these; in a sandbox.
 
-
-async def _code(bench: Bench, task: Task, case: Case) -> bool | None:
-    """No difference in values on many more inputs than the hidden cases have; in a sandbox."""
-    reference, start = task.reference, task.sandbox.files if task.sandbox else {}
+    What the program does to its process makes it differ. Files that neither gives are the task's.
+    """
+    start = task.sandbox.files if task.sandbox else {}
     untouched = {name: content.decode() for name, content in start.items() if name.endswith(".py")}
-    solution = untouched | reference["solution"]
-    given = untouched | {name: content.decode("utf-8", "replace") for name, content in case.artifacts.items()}
-    calls = [[c["function"], c.get("args", []), c.get("kwargs", {})] for c in reference["cases"]]
-    module = reference["module"].removesuffix(".py").replace("/", ".")
-    stdin, nonce = boxes.job(question=[solution, given, module, calls])
+    theirs = untouched | {name: content.decode("utf-8", "replace") for name, content in given.items()}
+    stdin, nonce = boxes.job(question=[{**untouched, **gold}, theirs, boxes.dotted(module), calls])
     spec = replace(task.sandbox or SandboxSpec(), files={})
     program = boxes.program(_SCREENS) + "\nmain()"
     done = await boxes.run(bench.sandboxes, spec, program, boxes.Interpreter(), stdin=stdin, seconds=_SECONDS)
     report = boxes.report(done, nonce)
-    return not report["differs"] if report else False
-
-
-async def _tools(bench: Bench, task: Task, case: Case) -> bool | None:
-    """The calls themselves: those of the gold answer in its order, lookups apart. Other orders are left open."""
-    try:
-        calls = [call for call in json.loads(case.artifacts["calls.json"]) if call.get("ok", True)]
-    except (KeyError, ValueError):
-        return False
-    made = [json.dumps([call["name"], call["arguments"]], sort_keys=True) for call in calls]
-    gold = [json.dumps([call["name"], call["arguments"]], sort_keys=True) for call in task.reference["calls"]]
-    if made == gold:
-        return True
-    return False if Counter(gold) - Counter(made) else None
-
-
-_RULES = {"sql": _sql, "code": _code, "tools": _tools}
+    return not report or report["differs"]

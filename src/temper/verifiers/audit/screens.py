@@ -39,8 +39,11 @@ def python(gold: dict[str, str], mutant: dict[str, str], module: str, calls: lis
     return False
 
 
-def sql(databases: list[str], gold: str, mutant: str) -> bool:
-    """Whether the queries give different rows on a database, or on one whose columns were shuffled."""
+def sql(databases: list[str], gold: str, mutant: str, whole: bool = True) -> bool:
+    """Whether the queries give different rows on a database, or on one whose columns were shuffled.
+
+    `whole`: the order of columns counts.
+    """
     ordered = "order by" in gold.lower()
     if "\0" in mutant:
         return True
@@ -50,7 +53,7 @@ def sql(databases: list[str], gold: str, mutant: str) -> bool:
             if n >= len(databases):
                 _shuffle(db, random.Random(n))
             db.set_authorizer(_authorize)
-            want, got = _rows(db, gold, ordered), _rows(db, mutant, ordered)
+            want, got = (_rows(db, query, ordered, whole) for query in (gold, mutant))
         if want != got:
             return True
     return False
@@ -107,9 +110,10 @@ def _shuffle(db: sqlite3.Connection, rng: random.Random) -> None:
             db.executemany(f'INSERT INTO "{table}" VALUES ({places})', list(zip(*columns, strict=True)))
 
 
-def _rows(db: sqlite3.Connection, query: str, ordered: bool) -> list[str]:
+def _rows(db: sqlite3.Connection, query: str, ordered: bool, whole: bool) -> list[str]:
     try:
-        rows = [repr([_number(value) for value in row]) for row in db.execute(query).fetchall()]
+        rows = [[repr(_number(value)) for value in row] for row in db.execute(query).fetchall()]
+        rows = [repr(row if whole else sorted(row)) for row in rows]
     except (sqlite3.Error, sqlite3.Warning) as error:
         return [str(error)]
     return rows if ordered else sorted(rows)

@@ -61,7 +61,8 @@ async def under_kills(
 ) -> str:
     """Grade the examples over and over while `kills` workers are killed, one every `seconds` on average.
 
-    `masks`: a verdict may be lost, as that of a check which takes longer than the time between two kills has to be.
+    `masks`: meanwhile a verdict may be lost, as that of a check which takes longer than the time between two kills has
+    to be; once the kills are over, each is there again.
     """
     done = 0
 
@@ -81,10 +82,10 @@ async def under_kills(
         while not (changed := _changed(examples, await verdicts(bench, examples), masks)):
             if done >= kills or not (done or bench.pool.pids):  # a verifier without workers has none to lose
                 break
-        return changed
     finally:
         stop.set()
         await asyncio.to_thread(killer.join)
+    return changed or (_changed(examples, await verdicts(bench, examples)) if masks else "")
 
 
 async def verdicts(bench: Bench, examples: Sequence[Example]) -> list[Verdict]:

@@ -20,7 +20,9 @@ calculation that was not carried out is no answer, be it 12+7 or 12/2.
 from __future__ import annotations
 
 import re
+import tomllib
 from collections.abc import Callable
+from pathlib import Path
 from typing import NamedTuple
 
 from temper.verifiers.checks import units
@@ -41,41 +43,7 @@ _DISPLAYED = re.compile(r"(?:\\\[((?:(?!\\\[).)*)\\\]|\$\$([^$]*)\$\$)[.\s]*$", 
 _FORMULA = re.compile(r"\\\((.+?)\\\)|\$\$(.+?)\$\$|(?<![\\$0-9])(?<![0-9] )\$(?!\$)([^$]+?)(?<!\\)\$(?![0-9$])")
 _REWRITES = [
     (re.compile(pattern), replacement)
-    for pattern, replacement in [
-        (r"\\q?quad", " "),
-        (r"^\s*\([a-z](?: *, *[a-z])*\) *= *(?=\()", ""),  # (x, y) = (1, 2)
-        (r",\s*\\!\s*", ","),
-        (r"\\\$(?=\s*[0-9.])", "USD "),  # dollars, before the signs around formulas go
-        (r"\$\$?([^$]*)\$\$?", r" \1 "),
-        (r"\\?\$(?=\s*[0-9.])", "USD "),
-        (r"(?<=[0-9])\s*\\?\$", " USD"),
-        (r"\\(?:left|right|displaystyle|[!,;:> ])|\\?\$|\^\{?\\circ\}?|°(?![CF])|~", " "),
-        (r"\\[dtc]frac", r"\\frac"),
-        (r"\\(?:cdot|times)(?![a-zA-Z])|[×·]", "*"),
-        (r"\\div(?![a-zA-Z])|÷", "/"),
-        ("[−–]", "-"),
-        (r"\*\*", "^"),
-        (r"\s*\{ *, *\}", ","),
-        (r"\\%|(?<=[0-9}) ])\s*(?:\\text\{ ?)?\b(?:percent(?:age)?|pct)\b\}?", "%"),
-        (r"±", r"\\pm "),
-        (r"!=|≠", r"\\neq "),
-        (r"<=|≤|\\leqslant(?![a-z])|\\le(?![a-z])", r"\\leq "),
-        (r">=|≥|\\geqslant(?![a-z])|\\ge(?![a-z])", r"\\geq "),
-        (r"\\lt(?![a-z])", "<"),
-        (r"\\gt(?![a-z])", ">"),
-        (r"^\s*[A-Za-z]\s*\\in(?![a-z])\s*(?=[(\[\\])", ""),
-        (r"^\s*\(([A-Z])\)\s*$", r"\1"),  # a choice, (C)
-        (r"\\(?:text|mbox|mathrm)\{ *(and|or) *\}|\b(and|or)\b", ", "),
-        (r"\\mathrm\{([ei])\}", r"\1"),
-        (r"\\(?:text(?:bf|it|rm|normal)?|mbox|mathrm|mathbf)(?=\{)", r"\\text"),
-        (r"^\s*\\text\{([^{}]*)\}\s*$", r"\1"),
-        (r"\\frac\s*([0-9])\s*([0-9])", r"\\frac{\1}{\2}"),
-        (r"\\frac\s*([0-9])\s*\{", r"\\frac{\1}{"),
-        (r"(?<![0-9.,])([0-9]{1,3}) ([0-9]{3})(?![0-9.]|/)", r"\1\2"),  # 1 000
-        # mixed numbers
-        (r"(?<![0-9.}])([0-9]+)\s*\\frac\{([0-9]+)\}\{([0-9]+)\}", r"(\1+\2/\3)"),
-        (r"(?<![0-9.])([0-9]+) +([0-9]+)/([0-9]+)(?![0-9.])", r"(\1+\2/\3)"),
-    ]
+    for pattern, replacement in tomllib.loads(Path(__file__).with_suffix(".toml").read_text("utf-8"))["rewrites"]
 ]
 
 

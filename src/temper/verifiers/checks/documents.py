@@ -13,19 +13,13 @@ characters in either), and they alone state the value: an answer that would surv
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from temper.verifiers.checks import facts
-from temper.verifiers.checks.forms import FormError, read_json
+from temper.verifiers.checks.forms import FormError, Found, read_json
 from temper.verifiers.checks.quotes import locate, overlap
 
 _OVERLAP = 0.5  # as in CUAD
-
-
-class Found(NamedTuple):
-    right: bool
-    why: str
-    components: dict[str, float]
 
 
 def check(text: str, reference: dict[str, Any]) -> Found:

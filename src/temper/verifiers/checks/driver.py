@@ -1,14 +1,14 @@
 """Runs inside a sandbox: calls functions of a delivered module and reports what they gave. Standard library only.
 
-Started as a program behind `checks.values` (and `checks.schedules` where need be), with a marshalled job on stdin:
+Started behind `checks.values`, `checks.apart` and, where need be, `checks.schedules`, with a marshalled job on stdin:
 {"nonce", "module": dotted name, "calls": [{"function", "args", "kwargs", "schedules", "watch"}]}, values in the form of
 `checks.values`. Stdout ends with a line of the nonce and a line of JSON a call: ["value", form] (of a watched call: of
 the value and the arguments as they are then), ["raised", [class names], text], ["gone", text] or, of a call under
 schedules, ["each", [the different outcomes]].
 
-The candidate runs in a child that has no access to stdin or stdout, learns one call at a time, and never sees an
-expected value: a forged outcome has to be right to be of use. Its lines are passed on unread. An early exit leaves
-calls without an outcome. Imports little, as half the time of a small program is the interpreter's start.
+The candidate learns one call at a time and never sees an expected value: a forged outcome has to be right to be of
+use. Its lines are passed on unread. An early exit leaves calls without an outcome. Imports little, as half the time of
+a small program is the interpreter's start.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ import sys
 from _json import encode_basestring_ascii as quoted
 from typing import Any
 
-from temper.verifiers.checks.schedules import under  # in the sandbox: the sources in front of this
+from temper.verifiers.checks.apart import apart, raised  # in the sandbox: the sources in front of this
+from temper.verifiers.checks.schedules import under
 from temper.verifiers.checks.values import decode, encode
 
 _REPLY = 1 << 16  # bytes of one outcome
@@ -27,20 +28,9 @@ _IMPORTED = b'["value", ["none"]]\n'
 
 
 def main() -> None:
-    to_child, to_parent = os.pipe(), os.pipe()
-    child = os.fork()
-    if child == 0:
-        os.close(to_child[1])
-        os.close(to_parent[0])
-        null = os.open(os.devnull, os.O_RDWR)
-        for stream in (0, 1, 2):
-            os.dup2(null, stream)
-        candidate(os.fdopen(to_child[0], "rb"), to_parent[1])
-        os._exit(0)
-    os.close(to_child[0])
-    os.close(to_parent[1])
+    _, receive, send = apart(lambda requests, replies: candidate(requests, replies.fileno()))
     job = marshal.load(sys.stdin.buffer)
-    outcomes = converse(job, os.fdopen(to_child[1], "wb", 0), os.fdopen(to_parent[0], "rb"))
+    outcomes = converse(job, send, receive)
     sys.stdout.buffer.write(b"".join([b"\n", job["nonce"].encode(), b"\n", *outcomes]))
     sys.stdout.buffer.flush()
     os._exit(0)  # a quarter of the time of a small program would be the interpreter's end
@@ -105,10 +95,6 @@ def answered(function: Any, request: dict[str, Any]) -> list[Any]:
         if outcome not in outcomes:
             outcomes.append(outcome)
     return ["each", outcomes[:20]]
-
-
-def raised(error: BaseException) -> list[Any]:
-    return ["raised", [kind.__name__ for kind in type(error).__mro__], str(error)[:300]]
 
 
 def written(outcome: Any) -> str:

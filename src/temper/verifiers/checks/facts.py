@@ -17,17 +17,12 @@ from typing import Any, NamedTuple
 from temper.verifiers.checks import units
 
 SCALES = {
-    "thousand": 10**3,
-    "k": 10**3,
-    "million": 10**6,
-    "mn": 10**6,
-    "billion": 10**9,
-    "bn": 10**9,
+    "hundred": 100, "thousand": 10**3, "k": 10**3, "million": 10**6, "mn": 10**6, "billion": 10**9, "bn": 10**9,
     "trillion": 10**12,
-}
+}  # fmt: skip
 _LONGEST = 60  # characters of a number
-_MONTHS = "january february march april may june july august september october november december".split()  # noqa: SIM905
-_MONTH = "|".join(f"{month}|{month[:3]}" for month in _MONTHS) + "|sept"
+MONTHS = "january february march april may june july august september october november december".split()  # noqa: SIM905
+_MONTH = "|".join(f"{month}|{month[:3]}" for month in MONTHS) + "|sept"
 _DATES = [
     re.compile(r"(?<![0-9])(?P<y>[0-9]{4})-(?P<m>[0-9]{1,2})-(?P<d>[0-9]{1,2})(?![0-9])"),
     re.compile(rf"(?P<m>{_MONTH})\.?\s+(?P<d>[0-9]{{1,2}})(?:st|nd|rd|th)?,?\s+(?P<y>[0-9]{{4}})(?![0-9])", re.I),
@@ -97,7 +92,7 @@ def dates(text: str) -> list[tuple[int, int, int]]:
     for pattern in _DATES:
         for match in pattern.finditer(text):
             month = match["m"].lower()
-            number = int(month) if month.isdigit() else 1 + [name[:3] for name in _MONTHS].index(month[:3])
+            number = int(month) if month.isdigit() else 1 + [name[:3] for name in MONTHS].index(month[:3])
             found.append((match.start(), (int(match["y"]), number, int(match["d"]))))
     return [date for _, date in sorted(found)]
 

@@ -17,10 +17,10 @@ import random
 import re
 from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
-from typing import Any, NamedTuple
+from typing import Any
 
 from temper.verifiers.checks import facts, units
-from temper.verifiers.checks.forms import FormError, read_json
+from temper.verifiers.checks.forms import FormError, Found, read_json
 
 _KEYS = {"value", "unit", "scale", "period", "program"}
 _OTHER_TABLES = 3
@@ -39,12 +39,6 @@ Table = Mapping[str, Fraction]
 
 class ProgramError(ValueError):
     """The program cannot be run; the message may be shown to the model."""
-
-
-class Found(NamedTuple):
-    right: bool
-    why: str
-    components: dict[str, float]
 
 
 def check(text: str, reference: dict[str, Any]) -> Found:

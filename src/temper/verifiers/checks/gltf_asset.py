@@ -11,7 +11,7 @@ import binascii
 import json
 import re
 import struct
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 from urllib.parse import unquote, unquote_to_bytes
 
@@ -49,6 +49,14 @@ class Asset:
 
     def all(self, kind: str) -> list[dict[str, Any]]:
         return self.document.get(kind, [])
+
+    def each(self, kind: str) -> Iterator[tuple[str, dict[str, Any]]]:
+        """A collection's elements, each with its place."""
+        return ((f"{kind}/{n}", part) for n, part in enumerate(self.all(kind)))
+
+    def primitives(self) -> Iterator[tuple[str, dict[str, Any]]]:
+        for where, mesh in self.each("meshes"):
+            yield from ((f"{where}/primitives/{n}", part) for n, part in enumerate(mesh["primitives"]))
 
     def _container(self, content: bytes) -> bytes:
         """The JSON chunk; the binary one is kept."""
@@ -124,7 +132,7 @@ class Asset:
             data = self.view(accessor["bufferView"])
             if data is None:
                 return None
-            base = _gather(data, accessor, self.stride(accessor), count)
+            base = _gather(data, accessor, self.stride(accessor), self.size(accessor))
         elif sparse and count <= _MOST_ZEROS:
             base = np.zeros((count, WIDTHS[accessor["type"]]))
         else:
@@ -144,8 +152,11 @@ class Asset:
 
     def stride(self, accessor: dict[str, Any]) -> int:
         view = self.all("bufferViews")[accessor["bufferView"]] if "bufferView" in accessor else {}
-        column = _column(accessor)
-        return view.get("byteStride") or (column + -column % 4 if _padded(accessor) else column) * _columns(accessor)
+        return view.get("byteStride") or _spaced(accessor) * _columns(accessor)
+
+    def size(self, accessor: dict[str, Any]) -> int:
+        """Bytes of an element from its first component to the last."""
+        return _spaced(accessor) * (_columns(accessor) - 1) + _column(accessor)
 
     def format(self, index: int) -> tuple[str, Format]:
         accessor = self.all("accessors")[index]
@@ -153,6 +164,11 @@ class Asset:
 
     def parents(self) -> dict[int, int]:
         return {child: n for n, node in enumerate(self.all("nodes")) for child in node.get("children", [])}
+
+
+def told(where: str, whys: Mapping[str, Any]) -> Iterator[str]:
+    """What is wrong, of what would be wrong where the values hold."""
+    return (f"{where}: {why}" for why, holds in whys.items() if holds)
 
 
 def _number(text: str) -> int | float:
@@ -179,26 +195,22 @@ def _column(accessor: dict[str, Any]) -> int:
     return size * WIDTHS[accessor["type"]] // _columns(accessor)
 
 
-def _padded(accessor: dict[str, Any]) -> bool:
-    return accessor["type"] in COLUMNS
-
-
-def element_size(accessor: dict[str, Any]) -> int:
-    """Bytes from the first component to the last."""
+def _spaced(accessor: dict[str, Any]) -> int:
+    """Bytes from one column of a matrix to the next."""
     column = _column(accessor)
-    return (column + -column % 4 if _padded(accessor) else column) * (_columns(accessor) - 1) + column
+    return column + -column % 4 if accessor["type"] in COLUMNS else column
 
 
-def _gather(data: bytes, accessor: dict[str, Any], stride: int, count: int) -> np.ndarray:
+def _gather(data: bytes, accessor: dict[str, Any], stride: int, size: int) -> np.ndarray:
     """The elements of an accessor that fits its view, (count, width)."""
     kind = np.dtype(COMPONENTS[accessor["componentType"]])
-    column, columns = _column(accessor), _columns(accessor)
-    shape = (count, columns, column // kind.itemsize)
-    strides = (stride, column + -column % 4 if _padded(accessor) else column, kind.itemsize)
+    count, offset = accessor["count"], accessor.get("byteOffset", 0)
+    shape = (count, _columns(accessor), _column(accessor) // kind.itemsize)
+    strides = (stride, _spaced(accessor), kind.itemsize)
     raw = np.frombuffer(data, np.uint8)
-    if raw.size < accessor.get("byteOffset", 0) + (count - 1) * stride + element_size(accessor):
+    if raw.size < offset + (count - 1) * stride + size:
         raise BrokenError("its bytes are not there")
-    found = np.ndarray(shape, kind, raw, accessor.get("byteOffset", 0), strides)
+    found = np.ndarray(shape, kind, raw, offset, strides)
     return found.astype(np.float64).reshape(count, -1)
 
 

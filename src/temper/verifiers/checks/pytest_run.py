@@ -1,7 +1,7 @@
 """Runs inside a sandbox: pytest over named test files, each result named to a parent process. See `verifiers.tests`.
 
-Started like `checks.driver`, behind `checks.values`, with a job {"nonce", "tests": [paths], "lines": {}, "delivered":
-[paths], "bundle": the zip with pytest}; prints what `checks.remote` prints. Delivered code runs in the process that
+Started behind `checks.values` and `checks.apart`, with a job {"nonce", "tests": [paths], "lines": {}, "delivered":
+[paths], "bundle": the zip with pytest}; reports what `checks.remote` reports. Delivered code runs in the process that
 runs pytest.
 """
 
@@ -14,25 +14,17 @@ import sys
 import types
 from typing import Any
 
-from temper.verifiers.checks.values import encode, faithful  # in the sandbox: the source in front of this
+from temper.verifiers.checks.apart import apart, report  # in the sandbox: the sources in front of this
+from temper.verifiers.checks.values import encode, faithful
 
 
 def main() -> None:
-    receive, send = os.pipe()
     job = json.load(sys.stdin)
-    child = os.fork()
-    if child == 0:
-        os.close(receive)
-        null = os.open(os.devnull, os.O_RDWR)
-        for stream in (0, 1, 2):
-            os.dup2(null, stream)
-        del job["nonce"]
-        run(job, send)
-        os._exit(0)
-    os.close(send)
+    nonce = job.pop("nonce")
+    _, receive, _ = apart(lambda _, send: run(job, send.fileno()))
     outcomes: dict[str, list[str]] = {}
     covered = 0
-    for line in os.fdopen(receive, "r", errors="replace"):
+    for line in receive:
         try:
             name, ended, text = json.loads(line)
         except (ValueError, TypeError):
@@ -42,7 +34,7 @@ def main() -> None:
         elif outcomes.get(name, ["passed"])[0] == "passed":  # a failure of setup, call or teardown stays
             outcomes[name] = [ended, text]
     asked = sum(map(len, job["lines"].values()))
-    print("\n" + json.dumps({"nonce": job["nonce"], "outcomes": outcomes, "covered": [covered, asked]}), flush=True)
+    report(nonce=nonce, outcomes=outcomes, covered=[covered, asked])
 
 
 def run(job: dict[str, Any], send: int, dumps: Any = json.dumps, write: Any = os.write) -> None:

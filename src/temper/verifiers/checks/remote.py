@@ -1,20 +1,23 @@
 """Runs inside a sandbox: tests in one process, the delivered modules in another. Standard library only.
 
-Started like `checks.driver`, behind `checks.values`, with a job {"nonce", "modules": [dotted names], "tests": {path:
-source}, "lines": {path: [numbers]}}. The last line of stdout is {"nonce", "outcomes": {id: [ended, text]}, "covered":
-[executed, asked]}, with the ids that pytest would give and `ended` one of passed, failed, skipped.
+Started behind `checks.values` and `checks.apart`, with a job {"nonce", "modules": [dotted names], "tests": {path:
+source}, "lines": {path: [numbers]}}. Reports {"nonce", "outcomes": {id: [ended, text]}, "covered": [executed, asked]},
+with the ids that pytest would give and `ended` one of passed, failed, skipped.
 
 The tests see stand-ins: plain values cross by type and value, any other object is a `Remote` whose methods run over
 there, and which is never equal to plain data, nor more or less. So an object that equals everything, an early exit, a
 patched builtin or a planted conftest change nothing here. What such an object says of itself (`in`, its truth, its
 methods' values) is its own word. The tests' process cannot be read or traced by the other one, which was forked before
 the tests were known. Mutations of lists, dicts and sets that were passed as arguments come back; identity does not.
+
+Messages are lines of JSON. To the candidate: ["get", module, name], ["call", target, method, args, kwargs], ["lines",
+{path: numbers}] and ["covered"]. Back: ["value", form] or ["raised", names, text], and before that any number of
+["changed", argument, form] and ["callback", function, args, kwargs], which is answered in the same way.
 """
 
 from __future__ import annotations
 
 import builtins
-import ctypes
 import json
 import operator
 import os
@@ -23,29 +26,17 @@ import traceback
 import types
 from typing import Any
 
-from temper.verifiers.checks.values import decode, encode  # in the sandbox: the source in front of this
+from temper.verifiers.checks.apart import apart, raised, report, unreadable  # in the sandbox: the sources before this
+from temper.verifiers.checks.values import decode, encode
 
 _LONGEST = 1 << 22  # bytes of one message
-_UNREADABLE, _PR_SET_DUMPABLE = 0, 4
 _MUTABLE = (list, dict, set)
 
 
 def main() -> None:
-    ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, _UNREADABLE)
-    ours, theirs = os.pipe(), os.pipe()
-    child = os.fork()
-    if child == 0:
-        os.close(theirs[1])
-        os.close(ours[0])
-        null = os.open(os.devnull, os.O_RDWR)
-        for stream in (0, 1, 2):
-            os.dup2(null, stream)
-        Candidate(os.fdopen(theirs[0], "rb"), os.fdopen(ours[1], "wb")).serve()
-        os._exit(0)
-    os.close(theirs[0])
-    os.close(ours[1])
+    unreadable()
+    link = Link(*apart(lambda receive, send: Candidate(receive, send).serve())[1:])
     job = json.load(sys.stdin)
-    link = Link(os.fdopen(ours[0], "rb"), os.fdopen(theirs[1], "wb", 0))
     for name in sorted(job["modules"]):
         parent, _, last = name.rpartition(".")
         sys.modules[name] = Module(name, link)
@@ -57,7 +48,7 @@ def main() -> None:
     for path, source in job["tests"].items():
         outcomes |= ran(path, source)
     covered = [len(link.ask("covered") or ()), sum(map(len, job["lines"].values()))] if job["lines"] else [0, 0]
-    print("\n" + json.dumps({"nonce": job["nonce"], "outcomes": outcomes, "covered": covered}), flush=True)
+    report(nonce=job["nonce"], outcomes=outcomes, covered=covered)
 
 
 def ran(path: str, source: str) -> dict[str, list[str]]:
@@ -97,13 +88,46 @@ class Gone(BaseException):
     """The program ended, or answered out of form: nothing that a test may expect and catch."""
 
 
-class Link:
-    """The tests' side: one request, and callbacks until its reply."""
+class Side:
+    """One end: values by their forms, what has none by `refer` and `resolve`."""
 
     def __init__(self, receive: Any, send: Any) -> None:
         self.receive, self.send = receive, send
-        self.functions: list[Any] = []
+        self.owned: list[Any] = []  # what the other side knows by its number
+
+    def own(self, value: Any) -> int:
+        self.owned.append(value)
+        return len(self.owned) - 1
+
+    def refer(self, value: Any) -> list[Any]:
+        raise NotImplementedError
+
+    def resolve(self, form: list[Any]) -> Any:
+        raise NotImplementedError
+
+    def encode(self, value: Any) -> list[Any]:
+        return encode(value, refer=self.refer)
+
+    def decode(self, form: list[Any]) -> Any:
+        return decode(form, self.resolve)
+
+    def forms(self, args: Any, kwargs: Any) -> list[Any]:
+        return [[self.encode(arg) for arg in args], {key: self.encode(value) for key, value in kwargs.items()}]
+
+    def values(self, args: Any, kwargs: Any) -> tuple[list[Any], dict[str, Any]]:
+        return [self.decode(form) for form in args], {key: self.decode(form) for key, form in kwargs.items()}
+
+    def write(self, message: list[Any]) -> None:
+        self.send.write(json.dumps(message).encode() + b"\n")
+
+
+class Link(Side):
+    """The tests' side: one request, and callbacks until its reply."""
+
+    def __init__(self, receive: Any, send: Any) -> None:
+        super().__init__(receive, send)
         self.errors: dict[str, type[Exception]] = {}
+        self.changed: list[tuple[int, Any]] = []
 
     def ask(self, what: str, *content: Any) -> Any:
         self.write([what, *content])
@@ -121,9 +145,8 @@ class Link:
                     raise Gone("the program answered out of form")
 
     def call(self, target: list[Any], name: str, args: Any, kwargs: Any) -> Any:
-        self.changed: list[tuple[int, Any]] = []
-        forms = [self.encode(arg) for arg in args], {key: self.encode(value) for key, value in kwargs.items()}
-        value = self.ask("call", target, name, *forms)
+        self.changed = []
+        value = self.ask("call", target, name, *self.forms(args, kwargs))
         for at, new in self.changed:
             old = args[at] if at < len(args) else None
             if type(old) in _MUTABLE and type(old) is type(new):
@@ -133,17 +156,14 @@ class Link:
 
     def called(self, number: int, args: list[Any], kwargs: dict[str, Any]) -> list[Any]:
         try:
-            given = [self.decode(form) for form in args], {key: self.decode(form) for key, form in kwargs.items()}
-            return ["value", self.encode(self.functions[number](*given[0], **given[1]))]
+            positional, named = self.values(args, kwargs)
+            return ["value", self.encode(self.owned[number](*positional, **named))]
         except Exception as error:
             return raised(error)
 
-    def encode(self, value: Any) -> list[Any]:
-        return encode(value, refer=self.refer)
-
     def decode(self, form: list[Any]) -> Any:
         try:
-            return decode(form, self.resolve)
+            return super().decode(form)
         except (ValueError, TypeError, LookupError, ArithmeticError, RecursionError):
             raise Gone("the program answered out of form") from None
 
@@ -154,8 +174,7 @@ class Link:
             return ["builtin", value.__name__]
         if isinstance(value, type) and value.__name__ in self.errors:
             return ["theirs", value._number]  # type: ignore[attr-defined]
-        self.functions.append(value)
-        return ["mine", len(self.functions) - 1]
+        return ["mine", self.own(value)]
 
     def resolve(self, form: list[Any]) -> Any:
         match form:
@@ -166,7 +185,7 @@ class Link:
             case ["builtin", str(name)] if isinstance(getattr(builtins, name, None), type):
                 return getattr(builtins, name)
             case ["mine", int(number)]:
-                return self.functions[number]
+                return self.owned[number]
         raise ValueError(form)
 
     def error(self, names: list[Any], text: str) -> BaseException:
@@ -190,7 +209,7 @@ class Link:
 
     def write(self, message: list[Any]) -> None:
         try:
-            self.send.write(json.dumps(message).encode() + b"\n")
+            super().write(message)
         except OSError:
             raise Gone("the program ended early") from None
 
@@ -285,12 +304,11 @@ for _kind, _names in (
         setattr(Remote, f"__{_name}__", _kind(f"__{_name}__"))
 
 
-class Candidate:
+class Candidate(Side):
     """The other side: imports and calls. It is as hostile as what it imports."""
 
     def __init__(self, receive: Any, send: Any) -> None:
-        self.receive, self.send = receive, send
-        self.objects: list[Any] = []
+        super().__init__(receive, send)
         self.lines: dict[str, set[int]] = {}
         self.seen: set[tuple[str, int]] = set()
 
@@ -314,8 +332,7 @@ class Candidate:
         if what == "covered":
             return sorted(self.seen)
         target, name, forms, more = content
-        args = [self.decode(form) for form in forms]
-        kwargs = {key: self.decode(form) for key, form in more.items()}
+        args, kwargs = self.values(forms, more)
         value = self.method(self.decode(target), name)(*args, **kwargs)
         for at, (form, arg) in enumerate(zip(forms, args, strict=True)):
             if type(arg) in _MUTABLE and (now := self.encode(arg)) != form:
@@ -343,8 +360,7 @@ class Candidate:
 
     def callback(self, number: int) -> Any:
         def call(*args: Any, **kwargs: Any) -> Any:
-            forms = [self.encode(arg) for arg in args], {key: self.encode(value) for key, value in kwargs.items()}
-            self.write(["callback", number, *forms])
+            self.write(["callback", number, *self.forms(args, kwargs)])
             kind, *content = json.loads(self.receive.readline())
             if kind == "value":
                 return self.decode(content[0])
@@ -354,36 +370,20 @@ class Candidate:
         call._number = number  # type: ignore[attr-defined]
         return call
 
-    def encode(self, value: Any) -> list[Any]:
-        return encode(value, refer=self.refer)
-
-    def decode(self, form: list[Any]) -> Any:
-        return decode(form, self.resolve)
-
     def refer(self, value: Any) -> list[Any]:
         if isinstance(value, types.FunctionType) and hasattr(value, "_number"):
             return ["mine", value._number]
         if isinstance(value, type) and getattr(builtins, value.__name__, None) is value:
             return ["builtin", value.__name__]
-        self.objects.append(value)
-        number = len(self.objects) - 1
         if isinstance(value, type) and issubclass(value, Exception):
-            return ["error", number, [kind.__name__ for kind in value.__mro__]]
-        return ["remote", number]
+            return ["error", self.own(value), [kind.__name__ for kind in value.__mro__]]
+        return ["remote", self.own(value)]
 
     def resolve(self, form: list[Any]) -> Any:
         kind, content = form
         if kind == "theirs":
-            return self.objects[content]
+            return self.owned[content]
         return getattr(builtins, content) if kind == "builtin" else self.callback(content)
-
-    def write(self, message: list[Any]) -> None:
-        self.send.write(json.dumps(message).encode() + b"\n")
-        self.send.flush()
-
-
-def raised(error: BaseException) -> list[Any]:
-    return ["raised", [kind.__name__ for kind in type(error).__mro__], str(error)[:300]]
 
 
 if __name__ == "__main__":

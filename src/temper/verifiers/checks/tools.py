@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from temper.verifiers.checks.calls import allowed
+from temper.verifiers.checks.forms import equal
 
 _ABSENT = object()
 
@@ -45,19 +46,8 @@ def differing(expected: Any, found: Any, path: str = "state") -> Iterator[str]:
         left, right = _items(expected), _items(found)
         for key in [*left, *(key for key in right if key not in left)]:
             yield from differing(left.get(key, _ABSENT), right.get(key, _ABSENT), f"{path}.{key}")
-    elif not same(expected, found):
+    elif expected is _ABSENT or found is _ABSENT or not equal(expected, found):
         yield path
-
-
-def same(a: Any, b: Any) -> bool:
-    """JSON equality: 1 and 1.0 are one number, true is none."""
-    if isinstance(a, bool) or isinstance(b, bool) or a is _ABSENT or b is _ABSENT:
-        return a is b
-    if isinstance(a, dict) and isinstance(b, dict):
-        return a.keys() == b.keys() and all(same(a[key], b[key]) for key in a)
-    if isinstance(a, list) and isinstance(b, list):
-        return len(a) == len(b) and all(map(same, a, b))
-    return a == b
 
 
 def assign(
@@ -81,7 +71,7 @@ def _fits(call: Any, wanted: dict[str, Any], schemas: dict[str, Any]) -> bool:
     if name != wanted["name"]:
         return False
     if wanted["options"] is None:
-        return same(arguments, wanted["arguments"])
+        return equal(arguments, wanted["arguments"])
     return isinstance(arguments, dict) and allowed(arguments, wanted["options"], schemas.get(name, {}))
 
 

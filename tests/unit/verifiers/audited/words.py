@@ -46,7 +46,7 @@ class Words:
     def gold(self, task):
         return (Message("assistant", task.reference["answer"]),)
 
-    def second_opinion(self, task, case):
+    async def second_opinion(self, task, case, bench):
         return None if "?" in case.answer else sorted(case.answer) == sorted(task.reference["answer"])
 
     def cases(self, task):

@@ -1,0 +1,163 @@
+"""Transfer: on one budget, training on 1, 4 and all leaves; success on leaves and on families that were not trained.
+
+    python benchmarks/studies/transfer.py [--seeds 1] [--set model.base=tiny:] [--root runs/studies]
+
+A leaf is a domain at a level, written `domain@level`. Every arm has the same demonstrations and the same RL samples,
+spread evenly over its leaves. Each result is evaluated, like the untrained base, without examples, on: the first
+arm's leaf (which all arms train), held-out leaves (trained families at a level that no arm trains), and held-out
+families. Differences to the base and between arms are paired by task, with 95 % intervals. Domains whose packages are
+missing here are left out, and the page says so. Writes docs/results/transfer.{md,json}.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from runs import HERE, RESULTS, finished, outcomes, paragraph, table
+
+from temper.core import registry
+from temper.core.errors import MissingError
+from temper.evaluation.compare import compare
+from temper.evaluation.outcome import Outcome
+from temper.evaluation.statistics import wilson
+from temper.runs import recipe as recipes
+from temper.runs.assess import assess
+from temper.runs.workshop import opened
+from temper.store.run import RunDirectory
+from temper.training import trainer
+from temper.verifiers.audit import cards
+
+FOUR = ["arithmetic@1", "code_repair@1", "sql@1", "tools@1"]
+LEAVES = ["arithmetic@2", "code_repair@2", "sql@2", "tools@2"]
+FAMILIES = ["guess_number@1", "table_questions@1"]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--four", nargs="+", default=FOUR, help="leaves of the second arm; the first is that of one")
+    parser.add_argument("--every", nargs="+", help="leaves of the third arm; level 1 of all that is fit to train")
+    parser.add_argument("--leaves", nargs="+", default=LEAVES, help="held-out leaves")
+    parser.add_argument("--families", nargs="+", default=FAMILIES, help="leaves of held-out families")
+    parser.add_argument("--seeds", type=int, default=1)
+    parser.add_argument("--tasks", type=int, default=100, help="held-out tasks of each leaf")
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--root", type=Path, default=Path("runs/studies"))
+    parser.add_argument("--out", type=Path, default=RESULTS)
+    parser.add_argument("--set", action="append", default=[], help="settings of every run, like model.base=tiny:")
+    given = parser.parse_args()
+    every, left_out = catalogue({leaf.partition("@")[0] for leaf in given.families})
+    every = given.every or every
+    arms = {"1 leaf": given.four[:1], f"{len(given.four)} leaves": given.four, f"{len(every)} leaves": every}
+    asked = {"the trained leaf": given.four[:1], "held-out leaves": given.leaves, "held-out families": given.families}
+    found: dict[str, dict[str, list[Outcome]]] = {}
+    for seed in range(given.seeds):
+        boxes = f'sandbox={{kind = "local", paths = ["{sys.prefix}"]}}'  # some leaves need packages in them
+        settings = [boxes, f"seed={seed}", *given.set]
+        for arm, leaves in {"base": [], **arms}.items():
+            name, trained = f"transfer-{len(leaves)}-{seed}", None
+            if leaves:
+                own = [*settings, f"domains={domains(leaves)}"]
+                trained = finished(str(HERE / "transfer.toml"), name, given.root, own, given.threads)
+            for what, leaves_ in asked.items():
+                path = given.root / f"{name}-{what.replace(' ', '-')}"
+                own = [*settings, f"domains={domains(leaves_)}", f"evaluation.tasks={given.tasks * len(leaves_)}"]
+                marked = [
+                    msgspec.structs.replace(o, task=f"{seed}/{o.task}")
+                    for o in outcomes(evaluated(trained, path, own), "after")
+                ]
+                found.setdefault(arm, {}).setdefault(what, []).extend(marked)
+    tree = {"arms": arms, "asked": asked, "left_out": left_out, "seeds": given.seeds, "results": compared(found)}
+    given.out.mkdir(parents=True, exist_ok=True)
+    (given.out / "transfer.json").write_text(json.dumps(tree, indent=2) + "\n", "utf-8")
+    (given.out / "transfer.md").write_text(page(tree), "utf-8")
+
+
+def catalogue(without: set[str]) -> tuple[list[str], list[str]]:
+    """All leaves of level 1 that may be trained on here, apart from the held-out families; and those that may not."""
+    fit, unfit = [], []
+    for kind in sorted(set(registry.names("domains")) - without):
+        try:
+            problem = cards.problem(kind)
+        except MissingError as error:
+            problem = str(error)
+        (unfit if problem else fit).append(f"{kind}@1")
+    return fit, unfit
+
+
+def domains(leaves: Sequence[str]) -> str:
+    """Leaves as the inline tables of a recipe's `domains`."""
+    tables = (f'{{kind = "{kind}", level = {level}}}' for kind, _, level in (leaf.partition("@") for leaf in leaves))
+    return f"[{', '.join(tables)}]"
+
+
+def evaluated(trained: RunDirectory | None, path: Path, settings: Sequence[str]) -> RunDirectory:
+    """Held-out tasks, answered by what a run has trained, or by the base; kept in a directory of its own."""
+    recipe = msgspec.structs.replace(recipes.load(str(HERE / "transfer.toml"), settings), stages=())
+    there = (path / "recipe.json").exists()
+    with RunDirectory.open(path) if there else RunDirectory.create(path, recipe) as run:
+        asyncio.run(_assess(recipe, run, trained))
+    return RunDirectory.view(path)
+
+
+async def _assess(recipe: recipes.Recipe, run: RunDirectory, trained: RunDirectory | None) -> None:
+    if len(list(run.log("outcomes", Outcome))) == recipe.evaluation.tasks:
+        return
+    async with opened(recipe, run, []) as shop:
+        if trained is not None:
+            folder = trained.latest("rl").folder
+            assert folder is not None
+            learner = trainer.Trainer(shop.policy, trainer.Config())
+            await shop.computed(learner.load, folder / "trainer")
+            await shop.publish(learner.version)
+        await assess(shop, "after")
+
+
+def compared(found: dict[str, dict[str, list[Outcome]]]) -> dict[str, Any]:
+    """Of each arm and question: success, and the difference to the base and to the arm before."""
+    results: dict[str, Any] = {}
+    arms = list(found)
+    for at, arm in enumerate(arms):
+        for what, here in found[arm].items():
+            rate = wilson(sum(o.success for o in here), len(here))
+            cell = {"success": msgspec.to_builtins(rate)}
+            for name, other in (("to_base", arms[0]), ("to_the_arm_before", arms[max(0, at - 1)])):
+                cell[name] = msgspec.to_builtins(compare(found[other][what], here).overall)
+            results.setdefault(what, {})[arm] = cell
+    return results
+
+
+def page(tree: dict[str, Any]) -> str:
+    rows = []
+    for what, arms in tree["results"].items():
+        for arm, cell in arms.items():
+            s = cell["success"]
+            row = [what, arm, f"{100 * s['mean']:.1f} % ({100 * s['low']:.1f} to {100 * s['high']:.1f})", str(s["n"])]
+            for name in ("to_base", "to_the_arm_before"):
+                d = cell[name]
+                points = "{:+.1f} ({:+.1f} to {:+.1f})".format(*(100 * d[end] for end in ("mean", "low", "high")))
+                row.append("" if arm == "base" else points)
+            rows.append(row)
+    lists = [f"- {arm}: {', '.join(leaves)}" for arm, leaves in (tree["arms"] | tree["asked"]).items()]
+    how = f"""`python benchmarks/studies/transfer.py --seeds {tree["seeds"]}` made this page and [its
+        JSON](transfer.json). One budget for every arm, spread over its leaves. Intervals are 95 %, over tasks, and
+        do not cover the seed."""
+    return f"""# Transfer
+
+{paragraph(how)}
+
+{table(["asked", "trained on", "success", "tasks", "points to the base", "to the arm before"], rows)}
+
+{chr(10).join(lists)}
+- left out here: {", ".join(tree["left_out"]) or "none"}
+"""
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""Domains that only studies need."""

@@ -1,0 +1,88 @@
+"""Deterministic runs: killed at random moments, they end in the same bits as one that nobody touched."""
+
+import random
+import time
+
+import pytest
+from plugins.drive import start
+
+from temper.evaluation.outcome import Outcome
+from temper.runs.stages.rl.records import Dropped
+from temper.store.run import RunDirectory
+
+RECIPE = f"""
+name = "tiny"
+deterministic = true
+unaudited = ["plugins.talk", "plugins.digits"]
+verifier_workers = 1
+[model]
+base = "tiny:"
+[[domains]]
+kind = "plugins.talk"
+[[domains]]
+kind = "plugins.digits"
+[[stages]]
+kind = "sft"
+demonstrations = 8
+data = {{ batch = 4 }}
+checkpoint_every = 1
+[[stages]]
+kind = "rl"
+steps = 4
+pacing = {{ batch = 8, group = 4, eta = 1, refill = 1 }}
+update = {{ algorithm = "dapo" }}
+trainer = {{ lr = 1e-3 }}
+sampling = {{ stop = {list("aeioustnrdmlkbcxyz0123456789")} }}
+checkpoint_every = 2
+[evaluation]
+tasks = 4
+examples = 0
+"""
+
+
+def result(path):
+    """All that is to be equal: weights, optimiser, progress; metrics without times; outcomes."""
+    run = RunDirectory.view(path)
+    saved = run.latest("rl").folder
+    return {
+        "checkpoint": {p.name: p.read_bytes() for p in (*saved.glob("trainer/*"), saved / "progress.json")},
+        "metrics": {(m.stage, m.step): {k: v for k, v in m.values.items() if "second" not in k} for m in run.metrics},
+        "outcomes": {(o.stage, o.task): (o.verdict.score, o.tokens, o.stop) for o in run.log("outcomes", Outcome)},
+    }
+
+
+def written(folder):
+    """How far a run is, in bytes: all logs but those that grow with each process."""
+    return sum(p.stat().st_size for p in folder.glob("*.log") if p.stem not in ("events", "spent"))
+
+
+def killed(recipe, folder, moments, rng):
+    """A run that is killed soon after it has written so much, each time, and goes on to its end."""
+    process = start(recipe, folder)
+    for size in sorted(moments):
+        while process.is_alive() and written(folder) < size:
+            time.sleep(0.002)
+        time.sleep(rng.choice([0.0, 0.01, 0.1, 0.5]))
+        process.kill()
+        process.join()
+        process = start(recipe, folder)
+    process.join()
+    return process.exitcode
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("kills", [3, pytest.param(20, marks=pytest.mark.nightly)])
+def test_a_run_that_was_killed_ends_bit_for_bit_like_one_that_was_not(kills, tmp_path):
+    recipe = tmp_path / "tiny.toml"
+    recipe.write_text(RECIPE)
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    process = start(recipe, whole)
+    process.join()
+    assert process.exitcode == 0
+    rng = random.Random(kills)
+    assert killed(recipe, parts, [rng.uniform(0.1, 1.0) * written(whole) for _ in range(kills)], rng) == 0
+    assert result(parts) == result(whole)
+    run = RunDirectory.view(whole)
+    assert any(m.values.get("grad_norm", 0) > 0 for m in run.metrics if m.stage == "rl"), "something was learnt"
+    assert list(run.log("dropped", Dropped)), "groups were replaced on the way"
