@@ -60,6 +60,8 @@ class Attempts:
             self.shop.event("wait", "rl", why)
         pause = self.breaker.wait(self.shop.clock())
         if not self.running:
+            if not self.breaker.open:
+                raise DeadlineError(f"nothing runs that could end what the step waits for: {why}")
             await asyncio.sleep(pause)
             return
         patience = pause or self.config.patience
