@@ -3,7 +3,7 @@
     python benchmarks/studies/asynchrony.py [--seeds 3] [--only "eta 1"] [--root runs/studies]
 
 One budget for every arm: the same warm start (SFT on `reverse_text`), the same number of steps and of samples a step,
-over a world whose answers take log-normal seconds (`worlds.slow_reverse`). Arms: synchronous; eta 1, 2, 4 with the
+over a world whose answers take log-normal seconds (`variants.slow_reverse`). Arms: synchronous; eta 1, 2, 4 with the
 default loss (clip around the policy that sampled, truncated importance weights), and without any correction (every
 token weighs 1, as if it were sampled by the current policy); decoupled PPO with an interpolated proximal policy at
 eta 4; and over-provisioning, which cancels groups that would become too old instead of waiting for them.
@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 from msgspec.structs import replace
 from runs import HERE, RESULTS, finished, outcomes, paragraph, publish, seconds, series, table, weights
-from worlds import slow_reverse
+from variants import slow_reverse
 
 from temper.evaluation.compare import compare
 from temper.evaluation.statistics import Interval

@@ -3,7 +3,7 @@
     python benchmarks/studies/saving.py [--seeds 3] [--window 300] [--root runs/studies]
 
 A useful group is one whose tries differ in reward. Both arms run the same RL stage from the same warm start over words
-of two to five syllables (`worlds.mixed_reverse`): once each task by turns, and once with the first `window` tasks
+of two to five syllables (`variants.mixed_reverse`): once each task by turns, and once with the first `window` tasks
 tried over and over, those first from which most is learnt a second. Compared are the tokens that were sampled up to
 as many useful groups as both have. Writes docs/results/saving.json.
 """

@@ -21,7 +21,7 @@ def on_the_path(monkeypatch):
     monkeypatch.syspath_prepend(str(STUDIES))
     yield
     for name in [
-        n for n in sys.modules if n.partition(".")[0] in ("runs", "worlds", "asynchrony", "saving", "transfer")
+        n for n in sys.modules if n.partition(".")[0] in ("runs", "variants", "asynchrony", "saving", "transfer")
     ]:
         del sys.modules[name]
 
@@ -84,7 +84,7 @@ def test_leaves_become_the_domains_of_a_recipe():
 
 
 def test_words_of_mixed_length_never_read_the_same_both_ways():
-    domain = importlib.import_module("worlds.mixed_reverse").create()
+    domain = importlib.import_module("variants.mixed_reverse").create()
     golds = [domain.gold(task)[0].content for task in itertools.islice(domain.tasks("train", 1), 500)]
     assert {len(gold) for gold in golds} == {4, 6, 8, 10}
     assert not any(gold == gold[::-1] for gold in golds)

@@ -56,6 +56,9 @@ class Boxes:
         self.opened.append(spec)
         return await self.backend.open(spec)
 
+    def capabilities(self):
+        return self.backend.capabilities()
+
 
 @pytest.fixture(scope="module")
 def backend(loop):

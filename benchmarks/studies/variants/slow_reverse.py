@@ -19,7 +19,7 @@ MEDIAN, SPREAD = 0.2, 1.0
 
 def create(config: object = None) -> SlowReverse:
     return SlowReverse(
-        "worlds.slow_reverse", "similarity", reverse_text.draw, lambda task: task.reference["answer"],
+        "variants.slow_reverse", "similarity", reverse_text.draw, lambda task: task.reference["answer"],
         reverse_text.right, reverse_text.wrong, reverse_text.second,
     )  # fmt: skip
 

@@ -11,7 +11,7 @@ from temper.domains.written import Written
 
 def create(config: object = None) -> Written:
     return Written(
-        "worlds.mixed_reverse", "exact", draw, lambda task: task.reference["answer"], reverse_text.right,
+        "variants.mixed_reverse", "exact", draw, lambda task: task.reference["answer"], reverse_text.right,
         reverse_text.wrong,
     )  # fmt: skip
 
