@@ -40,6 +40,8 @@ def audit(
 
     Exit status 1 where a card does not allow training, unless its figures go to a file.
     """
+    if json_file and not json_file.absolute().parent.is_dir():
+        raise MissingError(f"no folder {json_file.absolute().parent} for {json_file.name}: make it, or name another")
     if mine:
         _mine(mine)
         return

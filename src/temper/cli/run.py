@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import shutil
 import signal
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Annotated
 import typer
 
 from temper.cli import app
-from temper.core.errors import ConfigError
+from temper.core.errors import ConfigError, CorruptError
 
 EXAMPLES = """Examples:
 
@@ -27,9 +28,9 @@ EXAMPLES = """Examples:
 @app.command(epilog=EXAMPLES)
 def run(
     recipe: Annotated[str, typer.Argument(help="Name of a shipped recipe, or path of a .toml file.")] = "",
-    overrides: Annotated[list[str] | None, typer.Argument(help="Settings like training.batch=16.")] = None,
+    overrides: Annotated[list[str] | None, typer.Argument(help="Settings like evaluation.tasks=40.")] = None,
     name: Annotated[str, typer.Option(help="Name of the run directory; the recipe's name by default.")] = "",
-    root: Annotated[Path, typer.Option(help="Where run directories are.")] = Path("runs"),
+    root: Annotated[Path | None, typer.Option(help="Where run directories are; runs by default.")] = None,
     resume: Annotated[Path | None, typer.Option(help="Go on with the run in this directory.")] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print the resolved recipe and its estimated cost.")
@@ -48,6 +49,10 @@ def run(
         return
 
     if resume:
+        unfit = {"--name": name, "--root": root, "--dry-run": dry_run, "--from-scratch": from_scratch}
+        unfit[f"the recipe {recipe!r}"] = recipe and "=" not in recipe
+        if given := [what for what, value in unfit.items() if value]:
+            raise ConfigError(f"--resume goes on with the recipe in {resume}: leave out {', '.join(given)}")
         changes = [recipe, *(overrides or ())] if recipe else []
         path, work = resume, lambda sinks: driver.resume(resume, changes, sinks)
     else:
@@ -59,9 +64,9 @@ def run(
 
             typer.echo(estimate(loaded))
             return
-        path = root / (name or loaded.name)
+        path = (root or Path("runs")) / _component(name or loaded.name)
         if from_scratch:
-            shutil.rmtree(path, ignore_errors=True)
+            _remove(path)
         work = lambda sinks: driver.start(loaded, path, sinks)  # noqa: E731
     with world.joined(), display(path) as sink:
         try:
@@ -71,6 +76,28 @@ def run(
             raise typer.Exit(130) from None
     typer.echo(report.with_suffix(".md").read_text("utf-8"))
     typer.echo(f"report: {report}")
+
+
+def _component(name: str) -> str:
+    if Path(name).name != name or name in ("", ".."):
+        raise ConfigError(f"expected the name of one directory, got {name!r}: say where it is with --root")
+    return name
+
+
+def _remove(path: Path) -> None:
+    """Remove an older run, if there is one. Raises ConfigError for anything else, RefusedError while it runs."""
+    from temper.store.disk import disk_errors
+    from temper.store.run import RunDirectory
+
+    if not path.exists():
+        return
+    if path.is_symlink() or not (path / "recipe.json").is_file():
+        raise ConfigError(f"{path} is no run; only runs are removed: choose another name, or go without --from-scratch")
+    with contextlib.ExitStack() as held:
+        with contextlib.suppress(CorruptError):  # a damaged one may go
+            held.enter_context(RunDirectory.open(path))
+        with disk_errors(path):
+            shutil.rmtree(path)
 
 
 async def _interruptible(work):  # type: ignore[no-untyped-def]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import shutil
 import signal
 import ssl
@@ -87,6 +88,8 @@ def execute(
     backend: Backend = "local",
 ) -> None:
     """Run one command, print its streams and how it ended; exit status is the command's, or 1 when it was ended."""
+    if not 0 < seconds < math.inf:
+        raise ConfigError(f"expected --seconds above 0, got {seconds:g}")
     files = {f.name: f.read_bytes() for f in file or ()}
     spec = SandboxSpec(files=files, base=_base(image), network=tuple(network) if network else "none")
     found = asyncio.run(_execute(backend, spec, argv, seconds))

@@ -13,7 +13,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-from temper.core.errors import BackendError
+from temper.core.errors import BackendError, CorruptError
 
 Status = Literal["graded", "invalid", "infra"]
 Blame = Literal["policy", "task", "verifier", "infrastructure"]
@@ -99,10 +99,13 @@ class FaultError(Exception):
 
 @contextlib.contextmanager
 def boundary(what: str, where: str) -> Generator[None]:
-    """Attribute any exception that crosses this line to `what`; faults already attributed pass unchanged."""
+    """Attribute any exception that crosses this line to `what`.
+
+    Faults already attributed pass unchanged, and so does CorruptError: damaged weights end the run, not one attempt.
+    """
     try:
         yield
-    except (FaultError, asyncio.CancelledError):
+    except (FaultError, CorruptError, asyncio.CancelledError):
         raise
     except BackendError as error:
         raise FaultError("backend-lost", where, str(error)) from error

@@ -11,21 +11,28 @@ import tomllib
 import typing
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import msgspec
+from msgspec import Meta
 
 from temper.core.errors import ConfigError, MissingError, nearest
 
 T = TypeVar("T")
+Amount = Annotated[float, Meta(ge=0, le=1e18)]  # finite; NaN is in no bounds
+Positive = Annotated[float, Meta(gt=0, le=1e18)]
+Count = Annotated[int, Meta(ge=0)]
+Some = Annotated[int, Meta(ge=1)]
 
 
-def load(path: str | Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
-    """Read a TOML file and apply overrides. Raises MissingError, ConfigError."""
+def load(path: str | Path, overrides: Sequence[str] = (), what: str = "TOML file") -> dict[str, Any]:
+    """Read a TOML file and apply overrides. `what` it is, for errors. Raises MissingError, ConfigError."""
     try:
         tree = tomllib.loads(Path(path).read_text("utf-8"))
     except FileNotFoundError:
-        raise MissingError(f"no recipe at {path}: give a path, or a name that `temper list recipes` shows") from None
+        raise MissingError(f"no {what} at {path}: give the path of a .toml file that is there") from None
+    except OSError as error:
+        raise ConfigError(f"expected a {what} at {path}, which cannot be read: {error.strerror}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path} is not valid TOML: {error}") from None
     for override in overrides:
@@ -38,26 +45,22 @@ def apply(tree: dict[str, Any], override: str) -> None:
     key, sep, text = override.partition("=")
     parts = key.strip().split(".")
     if not sep or not all(parts):
-        raise ConfigError(f"expected an override like training.batch=16, got {override!r}")
+        raise ConfigError(f"expected a setting like evaluation.tasks=40, got {override!r}")
     try:
         value = tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
         value = text
     at: Any = tree
-    for n, part in enumerate(parts[:-1]):
-        if isinstance(at, list) and part.isdigit() and int(part) < len(at):
-            at = at[int(part)]
-        elif isinstance(at, dict):
-            at = at.setdefault(part, {})
+    for n, part in enumerate(parts):
         if not isinstance(at, dict | list):
-            raise ConfigError(f"{override!r}: {'.'.join(parts[: n + 1])} is a value, not a table")
-    last = parts[-1]
-    if isinstance(at, list):
-        if not last.isdigit() or int(last) >= len(at):
-            raise ConfigError(f"{override!r}: expected an index below {len(at)}, got {last!r}")
-        at[int(last)] = value
-    else:
-        at[last] = value
+            raise ConfigError(f"{override!r}: {'.'.join(parts[:n])} is a value, not a table")
+        if isinstance(at, list) and not (part.isdecimal() and int(part) < len(at)):
+            raise ConfigError(f"{override!r}: expected an index below {len(at)} after {parts[n - 1]}, got {part!r}")
+        place: Any = int(part) if isinstance(at, list) else part
+        if n == len(parts) - 1:
+            at[place] = value
+        else:
+            at = at.setdefault(place, {}) if isinstance(at, dict) else at[place]
 
 
 def build(kind: type[T], tree: Any, where: str = "recipe") -> T:
@@ -74,12 +77,22 @@ def build(kind: type[T], tree: Any, where: str = "recipe") -> T:
             raise ConfigError(
                 f"{place}: unknown key {unknown[1]!r}; {nearest(unknown[1], _fields(kind, path))}"
             ) from None
-        raise ConfigError(f"{place}: {text.split(' - at ')[0]}") from None
+        said = text.split(" - at ")[0]
+        if said.startswith("Expected") and ", got" not in said:  # a bound
+            said += f", got {_value(tree, path)!r}"
+        raise ConfigError(f"{place}: {said}") from None
 
 
 def dump(config: msgspec.Struct) -> str:
     """The resolved configuration as indented JSON, as it is stored with a run."""
     return msgspec.json.format(msgspec.json.encode(config), indent=2).decode()
+
+
+def _value(tree: Any, path: str) -> Any:
+    """What is at `path` of plain data; the whole table where msgspec does not say which key it was."""
+    for part in re.findall(r"[^.\[\]]+", path):
+        tree = tree[int(part)] if isinstance(tree, list | tuple) else tree[part]
+    return tree
 
 
 def _fields(kind: Any, path: str) -> list[str]:

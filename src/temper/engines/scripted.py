@@ -15,6 +15,7 @@ import numpy as np
 from msgspec import Struct
 
 from temper.core.blame import FaultError
+from temper.core.errors import ConfigError
 from temper.core.protocols import Chunk, Reply, SamplingParams
 from temper.core.task import Message, ToolSpec
 from temper.core.trace import Segment
@@ -26,6 +27,15 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """`sequences` answer the requests in turn, over and over."""
 
     sequences: tuple[tuple[int, ...], ...]
+
+    def __post_init__(self) -> None:
+        if not self.sequences or not all(self.sequences):
+            raise ConfigError("scripted: expected sequences of one token or more, got an empty one, or none")
+
+    def check(self, vocabulary: int) -> None:
+        """Raises ConfigError for ids that a tokenizer of so many tokens does not have."""
+        if odd := [token for sequence in self.sequences for token in sequence if not 0 <= token < vocabulary]:
+            raise ConfigError(f"scripted: expected token ids in [0, {vocabulary}), got {odd[0]}; see its tokenizer")
 
 
 def create(config: Config, **model: object) -> ScriptedEngine:

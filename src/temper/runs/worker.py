@@ -22,6 +22,7 @@ from tokenizers import Tokenizer
 from temper.core import registry
 from temper.core.protocols import ChatModel, SamplingParams
 from temper.core.task import Task
+from temper.engines import scripted
 from temper.engines.chat import EngineChat
 from temper.engines.scripted import ScriptedChat
 from temper.runs.arena import Arena, Plan
@@ -70,7 +71,8 @@ class Worker:
         setup = msgspec.convert(config, Setup)
         self._name = setup.name
         module, settings = registry.configure("models.chat", setup.chat)
-        self._chat = module.create(settings, Tokenizer.from_str(setup.tokenizer))
+        tokenizer = Tokenizer.from_str(setup.tokenizer)
+        self._chat, self._vocabulary = module.create(settings, tokenizer), tokenizer.get_vocab_size()
         self._arena = Arena(setup.plan)
         self._running: dict[asyncio.Task[Ended], int] = {}
         self._loop = asyncio.new_event_loop()
@@ -95,6 +97,8 @@ class Worker:
         if model is None:
             return None
         module, settings = registry.configure("engines", model)
+        if isinstance(settings, scripted.Config):
+            settings.check(self._vocabulary)
         made = module.create(settings)
         return made if hasattr(made, "reply") else EngineChat(made, self._chat, name=model["kind"])
 

@@ -103,6 +103,12 @@ def is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
+def check_port(port: int) -> None:
+    """Raises ConfigError."""
+    if not 0 <= port < 1 << 16:
+        raise ConfigError(f"expected a port in 0..65535, got {port}")
+
+
 def guard(host: str, key: bytes, tls: ssl.SSLContext | None, give: str) -> None:
     """Beyond loopback both are needed; `give` says how. Raises ConfigError."""
     if not is_loopback(host) and not (key and tls):

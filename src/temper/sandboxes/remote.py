@@ -49,6 +49,10 @@ def read_key(path: str) -> bytes:
         return b""
     if not Path(path).is_file():
         raise MissingError(f"no key at {path}: make one with `openssl rand -hex 32 > {path}; chmod 600 {path}`")
+    if (mode := Path(path).stat().st_mode & 0o777) & 0o077:
+        raise ConfigError(
+            f"the key in {path} may be read by others (mode {mode:o}): `chmod 600 {path}`, or make a new one"
+        )
     key = Path(path).read_bytes().strip()
     if len(key) < 32:
         raise ConfigError(f"the key in {path} has {len(key)} characters, expected 32 or more")
@@ -63,6 +67,7 @@ class Backend:
         if not host or not port.isdigit():
             raise ConfigError(f"sandboxes remote: expected an address like 10.0.0.5:{PORT}, got {config.address!r}")
         self._host, self._port, self._key = host.strip("[]"), int(port), read_key(config.key_file)
+        link.check_port(self._port)
         self._tls = link.tls_of(config.certificate)
         link.guard(self._host, self._key, self._tls, "key_file and certificate")
         self._link: link.Link | None = None

@@ -26,7 +26,9 @@ _GREETING = 10.0
 async def serving(
     backend: SandboxBackend, host: str, port: int, key: bytes, tls: ssl.SSLContext | None = None
 ) -> AsyncGenerator[int]:
-    """Serves while the context is open; gives the port, which the system chooses for 0. Raises ConfigError."""
+    """Serves while the context is open; gives the port, which the system chooses for 0. Raises ConfigError,
+    RefusedError where this machine cannot listen there."""
+    link.check_port(port)
     link.guard(host, key, tls, "--key-file, --certificate and --certificate-key")
     connections: set[asyncio.Task[Any]] = set()
 
@@ -42,7 +44,13 @@ async def serving(
             connections.discard(task)  # type: ignore[arg-type]
             writer.transport.abort()
 
-    server = await asyncio.start_server(connected, host, port, ssl=tls)
+    try:
+        server = await asyncio.start_server(connected, host, port, ssl=tls)
+    except OSError as error:  # the port is taken, the host unknown or another machine's
+        why = error.strerror or error
+        raise RefusedError(
+            f"cannot listen on {host}:{port} ({why}): choose another --port, or a --host of this machine"
+        ) from error
     try:
         yield server.sockets[0].getsockname()[1]
     finally:

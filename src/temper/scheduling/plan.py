@@ -24,7 +24,7 @@ from temper.scheduling import pacing
 from temper.scheduling.replicas import Config as Admission
 from temper.scheduling.replicas import Speed
 from temper.scheduling.scenario import Scenario, simulate
-from temper.scheduling.scene import Cluster, Load, Outcome
+from temper.scheduling.scene import Cluster, Load, Outcome, check_amounts
 
 PLANS = Path(__file__).parent / "plans"  # shipped examples
 DRAWN = 4000  # groups whose lengths give the means
@@ -49,6 +49,9 @@ class Model(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     top: int = 0
     bytes: float = 2.0
     lora: int = 0
+
+    def __post_init__(self) -> None:
+        check_amounts(self, "model", ("parameters", "layers", "width", "bytes"))
 
     @property
     def used(self) -> float:
@@ -103,9 +106,7 @@ class Machine(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     verifiers: int = 0
 
     def __post_init__(self) -> None:
-        ranks = (self.gpus, self.tensor, self.pipeline, self.expert, self.replica)
-        if min(ranks) < 1 or min(self.flops, self.bandwidth, self.memory, self.link) <= 0:
-            raise ConfigError("a machine's ranks must be at least 1, its rates and memory above 0")
+        check_amounts(self, "machine", {*self.__struct_fields__} - {"tools", "verifiers"})
 
 
 class Assumed(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -124,6 +125,9 @@ class Assumed(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     delta_start: float = 4.0  # seconds of a publish of changes, and served bytes a second that it compares and sends
     delta_rate: float = 5e10
     busy: float = 0.8  # of sandbox CPUs and verifiers, to size them
+
+    def __post_init__(self) -> None:
+        check_amounts(self, "assumed", {*self.__struct_fields__} - {"latency", "moved", "state", "delta_start"})
 
 
 class Question(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

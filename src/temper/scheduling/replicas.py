@@ -24,6 +24,7 @@ will.
 from __future__ import annotations
 
 import heapq
+import math
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
@@ -45,7 +46,7 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     cut: float = 0.75
 
     def __post_init__(self) -> None:
-        if self.limit < 1 or self.grow < 1 or min(self.tolerance, self.hold) < 0:
+        if self.limit < 1 or self.grow < 1 or not (self.tolerance >= 0 and self.hold >= 0):
             raise ConfigError("limit and grow must be at least 1, tolerance and hold at least 0")
         if not (0 < self.low <= self.high <= 1 and 0 < self.cut < 1):
             raise ConfigError(f"expected 0 < low <= high <= 1 and 0 < cut < 1, got {self.low}, {self.high}, {self.cut}")
@@ -59,7 +60,8 @@ class Speed(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     each: float = 0.0
 
     def __post_init__(self) -> None:
-        if min(self.prefill, self.base, self.each) < 0 or not self.base + self.each:
+        amounts = (self.prefill, self.base, self.each)
+        if not all(0 <= amount < math.inf for amount in amounts) or not self.base + self.each:
             raise ConfigError("seconds of a replica must be at least 0, and a decode step must take some")
 
     def step(self, requests: int) -> float:

@@ -28,6 +28,10 @@ class Scenario(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     cluster: Cluster = Cluster()
     loads: tuple[Load, ...] = (Load(),)
 
+    def __post_init__(self) -> None:
+        if self.steps < 1:
+            raise ConfigError(f"expected steps of 1 or more, got {self.steps}")
+
 
 def recorded(path: str | Path) -> tuple[Load, ...]:
     """The finished rollouts of a run, by domain; lengths are seconds of prefill and decode, tasks are groups."""

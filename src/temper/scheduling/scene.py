@@ -2,13 +2,31 @@
 
 from __future__ import annotations
 
+import math
 import random
+from collections.abc import Collection
 
 from msgspec import Struct, field
 
 from temper.core.errors import ConfigError
 from temper.scheduling.replicas import Config as Admission
 from temper.scheduling.replicas import Speed
+
+
+def check_amounts(record: Struct, what: str, above: Collection[str], free: str = "") -> None:
+    """Every number of `record` is finite and at least 0, those named in `above` above it; `free` is any.
+
+    Raises ConfigError.
+    """
+    for name in record.__struct_fields__:
+        amount = getattr(record, name)
+        if (
+            name != free
+            and isinstance(amount, int | float)
+            and not (0 <= amount < math.inf and (amount or name not in above))
+        ):
+            least = "above 0" if name in above else "of 0 or more"
+            raise ConfigError(f"{what}: expected a finite {name} {least}, got {amount:g}")
 
 
 class Load(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -36,8 +54,7 @@ class Load(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     priority: int = 0
 
     def __post_init__(self) -> None:
-        if self.turns < 1 or self.median <= 0:
-            raise ConfigError(f"load {self.name}: turns must be at least 1, and median above 0")
+        check_amounts(self, f"load {self.name}", ("median", "cap", "turns", "slow"), "priority")
 
     def draw(self, rng: random.Random, size: int) -> list[float]:
         if self.recorded:
@@ -72,9 +89,9 @@ class Cluster(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     recompute: bool = True
 
     def __post_init__(self) -> None:
-        amounts = (getattr(self, name) for name in self.__struct_fields__ if name not in ("speed", "admission"))
-        if min(amounts) < 0 or self.failure >= 1:
-            raise ConfigError("workers and seconds must be at least 0, failure a share below 1")
+        check_amounts(self, "cluster", ())
+        if self.failure >= 1:
+            raise ConfigError(f"cluster: expected failure as a share below 1, got {self.failure:g}")
 
     @property
     def pools(self) -> dict[str, float]:

@@ -20,12 +20,14 @@ from typing import Protocol
 
 from msgspec import field
 
-from temper.core.errors import TemperError
+from temper.core.errors import ConfigError, TemperError
 from temper.scheduling.fleet import Fleet, Session
 from temper.scheduling.ledger import Ledger
 from temper.scheduling.pacing import Ticket, Wait
 from temper.scheduling.pools import Change, Claim, Pools
 from temper.scheduling.scene import Cluster, Load, Outcome
+
+_HOPELESS = 50_000  # rollouts lost without a step, after which no more are tried
 
 
 class Policy(Protocol):
@@ -76,13 +78,15 @@ class Simulation:
         self._count = 0
         self._training = False
         self._changes = True  # for the policy, since it was asked
+        self._lost = 0  # rollouts that failed since the last step
         self._half = (0, 0.0)  # version and time from which `pace` is measured
         self._all = self._kept = self._longest = self._memory = 0.0
         self._seen: set[int] = set()  # groups whose lengths are in `_all`
         self._domains = dict.fromkeys(self.loads, 0.0)  # tokens trained on
 
     def run(self, steps: int) -> Outcome:
-        """Raises TemperError where nothing runs and nothing may start: a deadlock of the policy."""
+        """Raises TemperError where nothing runs and nothing may start, a deadlock of the policy; ConfigError where so
+        much fails that steps do not come."""
         while self.policy.version < steps:
             if self._changes:
                 self._changes = False
@@ -107,7 +111,7 @@ class Simulation:
         self._at(self.clock + self.cluster.gradient, partial(self._trained, chosen, steps))
 
     def _trained(self, chosen: list[int], steps: int) -> None:
-        self._training, self._changes = False, True
+        self._training, self._changes, self._lost = False, True, 0
         for number in self.policy.trained(chosen):
             self._cancel(number)
         if self.policy.version == steps // 2:
@@ -222,6 +226,12 @@ class Simulation:
         self._changed(self.pools.release((rollout, "memory"), {"memory": rollout.peak}))
         if self.cluster.failure and self.rng.random() < self.cluster.failure:
             self.outcome.failed += 1
+            self._lost += 1
+            if self._lost > max(_HOPELESS, 100 * self.outcome.in_flight):
+                raise ConfigError(
+                    f"{self._lost:,} rollouts failed and version {self.policy.version} had no step yet: give a "
+                    f"cluster.failure below {self.cluster.failure:g}, or more policy.attempts"
+                )
             if self.policy.failed(ticket).startswith("quarantined"):
                 self._cancel(ticket.group)
             return

@@ -13,6 +13,7 @@ from temper.core.errors import BackendError, TemperError
 
 _NOTHING = 16 << 10  # bytes: what may be left on a full disk
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_PLACE = (errno.ENOENT, errno.ENOTDIR, errno.EEXIST, errno.ENAMETOOLONG)
 _BROKEN = (errno.EIO, errno.EROFS, errno.EACCES, errno.EPERM)
 
 
@@ -30,6 +31,8 @@ def disk_errors(path: Path, needed: int = 0) -> Iterator[None]:
         code = int(told[1]) if told else getattr(error, "errno", None)
         if code in _BROKEN:
             raise BackendError(f"{path} cannot be written: {error}; check the disk and its permissions") from error
+        if code in _PLACE and isinstance(error, OSError):
+            raise BackendError(f"{path} cannot be created: {error}; name a place in a folder that can be") from error
         disk = _mount(path)
         free = os.statvfs(disk).f_bavail * os.statvfs(disk).f_frsize
         if code not in _FULL and (free > _NOTHING or isinstance(error, TemperError)):

@@ -25,7 +25,7 @@ from temper.core.trace import Event, Trace, Verdict
 from temper.store import checkpoint
 from temper.store.checkpoint import Latest
 from temper.store.disk import disk_errors, write_file
-from temper.store.log import Log
+from temper.store.log import Log, verify
 
 T = TypeVar("T")
 
@@ -74,6 +74,8 @@ class RunDirectory:
         path = _existing(path)
         lock = _acquire(path)
         with _released_on_error(path, lock):
+            for log in sorted(path.glob("*.log")):
+                verify(log)  # also those that are read only at the end, hours later
             checkpoint.clean(path / "checkpoints")
             return cls(path, lock)
 

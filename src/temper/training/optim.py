@@ -10,16 +10,20 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Callable, Mapping
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
-from msgspec import Struct
+from msgspec import Meta, Struct
 from torch import Tensor
 from torch.nn import Parameter
 
+from temper.core.config import Amount, Count, Positive
 from temper.core.errors import CorruptError
 
 RECENT = 16  # norms that a spike is measured by, from half as many on
+
+
+Fraction = Annotated[float, Meta(ge=0, lt=1)]
 
 
 class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -29,15 +33,15 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     refused; 0 refuses none.
     """
 
-    lr: float = 1e-4
-    weight_decay: float = 0.0
-    betas: tuple[float, float] = (0.9, 0.999)
-    eps: float = 1e-8
-    clip: float = 1.0
-    warmup: int = 0
+    lr: Annotated[float, Meta(gt=0, le=1)] = 1e-4
+    weight_decay: Amount = 0.0
+    betas: tuple[Fraction, Fraction] = (0.9, 0.999)
+    eps: Amount = 1e-8
+    clip: Positive = 1.0
+    warmup: Count = 0
     schedule: Literal["constant", "linear", "cosine"] = "constant"
-    steps: int = 0
-    spike: float = 0.0
+    steps: Count = 0
+    spike: Amount = 0.0
 
     def __post_init__(self) -> None:
         if self.schedule != "constant" and self.steps <= self.warmup:

@@ -76,3 +76,9 @@ def test_a_new_domain_has_tasks_and_can_be_audited(temper_):
 def test_a_name_that_cannot_be_imported_is_refused(temper_, name):
     result = temper_("new", "domain", name)
     assert "expected a dotted path" in str(result.exception)
+
+
+def test_an_audit_whose_figures_have_nowhere_to_go_does_not_begin(temper_):
+    result = temper_("audit", "arithmetic", "--json", "nowhere/card.json")
+    assert "no folder" in str(result.exception)
+    assert "known answers" not in result.output

@@ -72,3 +72,6 @@ def test_errors_say_what_was_expected(sandbox: Run, tmp_path: Path) -> None:
         sandbox("build", "env.toml")
     with pytest.raises(ConfigError, match="expected host or host:port, got 'a b'"):
         sandbox("exec", "--network", "a b", "--", "true")
+    for seconds in ("-1", "nan"):
+        with pytest.raises(ConfigError, match=f"expected --seconds above 0, got {seconds}"):
+            sandbox("exec", "--seconds", seconds, "--", "true")

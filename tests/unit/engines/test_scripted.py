@@ -10,9 +10,10 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from temper.core import registry
 from temper.core.blame import FaultError
+from temper.core.errors import ConfigError
 from temper.core.protocols import Reply, SamplingParams
 from temper.core.task import Message, ToolCall, ToolSpec
-from temper.engines.scripted import ScriptedChat
+from temper.engines.scripted import Config, ScriptedChat
 from temper.models.chat import ChatFormat
 
 TOOLS = (ToolSpec("add", "", {"properties": {"a": {}, "b": {}}, "required": ["a", "b"]}),)
@@ -57,3 +58,15 @@ def test_a_gold_message_beyond_the_limit_is_cut_like_any_other(format: ChatForma
 def test_a_script_that_is_too_short_is_a_fault_of_ours(format: ChatFormat) -> None:
     with pytest.raises(FaultError, match="no message for this turn"):
         ask(ScriptedChat([], format), [Message("user", "?")])
+
+
+@pytest.mark.parametrize("sequences", [(), ((),), ((1,), ())])
+def test_a_script_that_says_nothing_is_refused(sequences) -> None:
+    with pytest.raises(ConfigError, match="empty"):
+        Config(sequences=sequences)
+
+
+@pytest.mark.parametrize("token", [-1, 300])
+def test_a_token_outside_the_vocabulary_is_refused(token: int) -> None:
+    with pytest.raises(ConfigError, match=f"got {token}"):
+        Config(sequences=((1, token),)).check(300)

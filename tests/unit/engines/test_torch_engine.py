@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from temper.core.blame import FaultError
-from temper.core.errors import ConfigError
+from temper.core.errors import ConfigError, CorruptError
 from temper.core.protocols import SamplingParams
 from temper.engines.torch import Config, create
 from temper.models.attention import Packed
@@ -351,3 +351,30 @@ def test_scores_are_the_trainers(base):
     assert np.allclose(logprobs[1:], exact(Policy(base), ids), atol=1e-5)
     assert best.shape == values.shape == (39, 3)
     assert (values[:, 0] >= logprobs[1:] - 1e-5).all()
+
+
+def test_damaged_weights_are_not_taken_and_the_engine_goes_on(base):
+    async def go():
+        engine = create(Config(), base=base, adapter=ADAPTER)
+        weights = adapter_weights(base, 1)
+        next(iter(weights.values()))[0, 0] = torch.nan
+        with pytest.raises(CorruptError, match="weights of version 1 are damaged"):
+            await engine.publish(weights, 1)
+        assert engine.version == 0
+        assert len((await collect(engine, prompts(base, 5)[0], max_tokens=3))[0]) == 3
+        await engine.close()
+
+    asyncio.run(go())
+
+
+@pytest.mark.parametrize("how", [{}, {"temperature": 0.0}, {"top_k": 5}, {"top_p": 0.5}])
+def test_log_probs_that_are_not_finite_end_the_engine_with_the_version(base, how):
+    async def go():
+        engine = create(Config(), base=base, adapter=ADAPTER)
+        await engine.publish({n: w * 1e38 for n, w in adapter_weights(base, 1).items()}, 1)  # finite, but too large
+        for _ in range(2):
+            with pytest.raises(CorruptError, match="not finite: the weights of version 1 are damaged"):
+                await collect(engine, prompts(base, 5)[0], max_tokens=3, **how)
+        await engine.close()
+
+    asyncio.run(go())

@@ -15,7 +15,7 @@ import msgspec
 import pytest
 
 from temper.core.blame import FaultError
-from temper.core.errors import BackendError, MissingError, RefusedError
+from temper.core.errors import BackendError, ConfigError, MissingError, RefusedError
 from temper.core.protocols import SamplingParams
 from temper.core.trace import Trace, Verdict
 from temper.domains import terminal
@@ -212,3 +212,30 @@ def test_models_that_only_the_driver_can_hold_are_refused():
         farm.check(Config(model={"kind": "torch"}))
     with pytest.raises(MissingError, match="processes"):
         farm.check(Config(executor="proceses"))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "named"),
+    [
+        ({"count": -3}, "got -3"),
+        ({"count": 0}, "count"),
+        ({"executor": "inline", "at_once": 0}, "at_once"),
+        ({"resources": {"cpus": float("nan")}}, "cpus above 0, got nan"),
+        ({"resources": {"cpus": 0.0}}, "cpus above 0"),
+    ],
+)
+def test_a_farm_without_room_for_an_attempt_is_refused(wrong, named):
+    with pytest.raises(ConfigError, match=named):
+        Config(**wrong)
+
+
+@pytest.mark.parametrize("executor", ["inline", "processes"])
+def test_resources_that_the_executor_does_not_give_are_refused_before_it_starts(executor):
+    with pytest.raises(RefusedError, match="gives cpus, and not gpus"):
+        farm.check(Config(executor=executor, resources={"cpus": 1.0, "gpus": 1.0}))
+
+
+def test_a_script_of_tokens_that_nobody_has_is_refused():
+    model = {"kind": "scripted", "sequences": [[1, 10**9]]}
+    with pytest.raises(BackendError, match="got 1000000000"):
+        on_farm(None, executor="inline", model=model, count=1)

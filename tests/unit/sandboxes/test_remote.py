@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import secrets
 import shutil
+import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -43,6 +44,7 @@ async def client_of(port: int, key: bytes = b"", folder: Path | None = None, cer
     if key:
         assert folder is not None
         (folder / "key").write_bytes(key + b"\n")
+        (folder / "key").chmod(0o600)
         path = str(folder / "key")
     config = remote.Config(address=f"127.0.0.1:{port}", key_file=path, certificate=certificate)
     return await asyncio.to_thread(remote.create, config)  # it asks the server, which needs this loop
@@ -161,6 +163,7 @@ def test_who_does_not_know_the_key_is_refused(server: bytes, client: bytes, tmp_
 
 def test_beyond_loopback_a_key_and_a_certificate_are_needed_at_both_ends(tmp_path: Path) -> None:
     (tmp_path / "key").write_bytes(KEY)
+    (tmp_path / "key").chmod(0o600)
 
     async def test() -> None:
         for host in ("0.0.0.0", "::", "192.0.2.1", "example.org"):
@@ -247,10 +250,31 @@ def test_a_certificate_is_one(tmp_path: Path) -> None:
 
 def test_a_key_is_long_and_there(tmp_path: Path) -> None:
     (tmp_path / "short").write_text("secret\n")
+    (tmp_path / "short").chmod(0o600)
     with pytest.raises(ConfigError, match="32"):
         remote.read_key(str(tmp_path / "short"))
     with pytest.raises(MissingError, match="openssl"):
         remote.read_key(str(tmp_path / "absent"))
+
+
+def test_a_key_that_others_may_read_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "key").write_bytes(KEY)
+    (tmp_path / "key").chmod(0o644)
+    with pytest.raises(ConfigError, match=r"mode 644.*chmod 600"):
+        remote.read_key(str(tmp_path / "key"))
+
+
+def test_where_it_cannot_listen_is_said(tmp_path: Path) -> None:
+    async def listen(host: str, port: int) -> None:
+        async with serving(fake.create(), host, port, b""):
+            pass
+
+    with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(RefusedError, match="choose another --port"):
+        asyncio.run(listen("127.0.0.1", taken.getsockname()[1]))
+    with pytest.raises(ConfigError, match="got 99999"):
+        asyncio.run(listen("127.0.0.1", 99999))
+    with pytest.raises(ConfigError, match="got 99999"):
+        remote.create(remote.Config(address="127.0.0.1:99999"))
 
 
 def test_noise_is_hung_up_on() -> None:

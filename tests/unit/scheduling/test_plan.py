@@ -166,3 +166,11 @@ def test_a_model_that_fits_nowhere_is_refused_with_what_it_needs():
         ask("nowhere")
     with pytest.raises(ConfigError, match="publish must be one of"):
         answer(ask("laptop", ["publish=post"]))
+
+
+@pytest.mark.parametrize(
+    "setting", ["load.cap=nan", "load.cap=0", "machine.flops=inf", "machine.gpus=0", "assumed.train=nan"]
+)
+def test_amounts_that_are_no_numbers_are_refused(setting):
+    with pytest.raises(ConfigError, match=f"finite {setting.split('=')[0].split('.')[1]} above 0"):
+        ask("box", [setting])

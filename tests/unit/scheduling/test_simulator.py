@@ -2,7 +2,7 @@
 
 import pytest
 
-from temper.core.errors import TemperError
+from temper.core.errors import ConfigError, TemperError
 from temper.scheduling.baselines import Rounds, WindowedFifo
 from temper.scheduling.ledger import Ledger
 from temper.scheduling.pacing import Config, Pacing, Wait
@@ -100,3 +100,23 @@ def test_a_scenario_compares_policies_under_the_same_rules():
     assert suggestion is not None
     assert suggestion.stage == "verify"
     assert {name: row.trained for name, row in compare(scenario).items()} == dict.fromkeys(compare(scenario), 192)
+
+
+def test_a_cluster_that_loses_nearly_all_is_given_up():
+    scenario = Scenario(
+        steps=1, policy=Config(batch=8, group=8, capacity=8), cluster=Cluster(decode=8, failure=0.99), loads=(EVEN,)
+    )
+    with pytest.raises(ConfigError, match=r"cluster\.failure below 0\.99"):
+        simulate(scenario)
+
+
+@pytest.mark.parametrize("steps", [0, -1])
+def test_a_scenario_without_steps_is_refused(steps):
+    with pytest.raises(ConfigError, match="steps of 1 or more"):
+        Scenario(steps=steps)
+
+
+@pytest.mark.parametrize("wrong", [{"failure": float("nan")}, {"gradient": float("inf")}, {"tool": -1}])
+def test_a_cluster_of_no_numbers_is_refused(wrong):
+    with pytest.raises(ConfigError, match=f"finite {next(iter(wrong))}"):
+        Cluster(**wrong)

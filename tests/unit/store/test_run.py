@@ -8,7 +8,7 @@ import sys
 import msgspec
 import pytest
 
-from temper.core.errors import ConfigError, MissingError, RefusedError
+from temper.core.errors import BackendError, ConfigError, CorruptError, MissingError, RefusedError
 from temper.core.trace import Event, Verdict
 from temper.store.run import Metrics, RunDirectory
 
@@ -90,3 +90,25 @@ def test_a_checkpoint_of_a_run_is_found_after_it_is_opened_again(tmp_path):
     with RunDirectory.open(tmp_path) as run:
         assert run.latest("sft").folder == tmp_path / "checkpoints" / "sft-3"
         assert run.write("report.md", "# result\n").read_text() == "# result\n"
+
+
+def test_damage_in_any_log_is_found_when_the_run_is_taken_up(tmp_path):
+    with RunDirectory.create(tmp_path, {}) as run:
+        for step in range(3):
+            run.log("consumed", Consumed).append(Consumed("t1", step))
+    (tmp_path / "nohup.log").write_text("not ours\n")
+    RunDirectory.open(tmp_path).close()
+    content = bytearray((tmp_path / "consumed.log").read_bytes())
+    content[24] ^= 1
+    (tmp_path / "consumed.log").write_bytes(content)
+    with pytest.raises(CorruptError, match=r"consumed\.log is damaged"):
+        RunDirectory.open(tmp_path)
+
+
+def test_a_place_where_no_run_can_be_is_not_called_a_full_disk(tmp_path):
+    (tmp_path / "file").write_text("")
+    for path in (tmp_path / "file" / "run", tmp_path / "file"):
+        with pytest.raises(BackendError, match="cannot be created"):
+            RunDirectory.create(path, {})
+    with pytest.raises(BackendError, match="cannot be created"):
+        RunDirectory.create("/proc/nope/run", {})

@@ -4,7 +4,8 @@ Several policies may be served over the one base: `add` gives an `Engine` for on
 steps, slots and cache room with the others', and whose publishes concern its own alone.
 
 The runner is touched by one thread at a time: by the executor during a step, by the event loop between two. A failure
-inside a step reaches every waiter as FaultError("engine-lost"), and the engine takes no more work.
+inside a step reaches every waiter as FaultError("engine-lost"), or as CorruptError where weights are damaged, which no
+new try mends; the engine takes no more work.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ import numpy as np
 import torch
 
 from temper.core.blame import FaultError
-from temper.core.errors import ConfigError
+from temper.core.errors import ConfigError, CorruptError
 from temper.core.protocols import Chunk, SamplingParams
 from temper.engines.torch import Config
 from temper.engines.torch.runner import Runner, Stats
@@ -30,6 +31,7 @@ from temper.models.lora import LoraConfig
 from temper.models.policy import Policy
 
 T = TypeVar("T")
+Lost = FaultError | CorruptError  # why the engine takes no more work
 
 
 class TorchEngine:
@@ -42,13 +44,13 @@ class TorchEngine:
         self._runner = Runner(config, policy)
         self._own = ThreadPoolExecutor(1, thread_name_prefix="temper-engine") if executor is None else None
         self._executor: Executor = executor or self._own  # type: ignore[assignment]
-        self._streams: dict[str, tuple[Request, asyncio.Queue[Chunk | FaultError]]] = {}
+        self._streams: dict[str, tuple[Request, asyncio.Queue[Chunk | Lost]]] = {}
         self._arrived: list[Request] = []
         self._aborted: set[str] = set()
         self._calls: list[tuple[Callable[[], Any], asyncio.Future[Any]]] = []  # run on the executor between steps
         self._numbers = itertools.count()
         self._task: asyncio.Task[None] | None = None
-        self._lost: FaultError | None = None
+        self._lost: Lost | None = None
 
     @property
     def version(self) -> int:
@@ -71,7 +73,10 @@ class TorchEngine:
     async def generate(
         self, ids: np.ndarray, params: SamplingParams, request: str = "", policy: str = ""
     ) -> AsyncIterator[Chunk]:
-        """Continue `ids`, a chunk a step. Leaving the iteration early aborts. Raises ConfigError, FaultError."""
+        """Continue `ids`, a chunk a step. Leaving the iteration early aborts.
+
+        Raises ConfigError, FaultError, CorruptError.
+        """
         name = request or f"request-{next(self._numbers)}"
         if name in self._streams:
             raise ConfigError(f"a request named {name!r} is already running: names must be unique")
@@ -81,7 +86,7 @@ class TorchEngine:
         if params.max_tokens < 1 or len(prompt) >= context:
             yield _chunk(np.empty(0, np.int32), [], [], "length" if params.max_tokens < 1 else "context")
             return
-        queue: asyncio.Queue[Chunk | FaultError] = asyncio.Queue()
+        queue: asyncio.Queue[Chunk | Lost] = asyncio.Queue()
         work = Request(name, prompt, params, context, policy)
         self._streams[name] = (work, queue)
         self._arrived.append(work)
@@ -92,6 +97,8 @@ class TorchEngine:
                 chunk = await queue.get()
                 if isinstance(chunk, FaultError):
                     raise FaultError(chunk.fault.what, chunk.fault.where, chunk.fault.detail) from chunk
+                if isinstance(chunk, CorruptError):
+                    raise CorruptError(str(chunk)) from chunk
                 stop = chunk.stop
                 yield chunk
         finally:
@@ -112,7 +119,10 @@ class TorchEngine:
     async def publish(
         self, weights: Mapping[str, Any], version: int, mode: str = "recompute", policy: str = ""
     ) -> None:
-        """See `core.protocols.Engine`. Returns when the weights are in. Raises ConfigError, FaultError."""
+        """See `core.protocols.Engine`. Returns when the weights are in.
+
+        Raises ConfigError and CorruptError for weights that it does not take, FaultError.
+        """
         if mode not in ("recompute", "keep"):
             raise ConfigError(f"expected mode 'recompute' or 'keep', got {mode!r}")
 
@@ -177,15 +187,18 @@ class TorchEngine:
                 else:
                     self._deliver(await run(self._executor, self._runner.step))
         except Exception as error:  # the boundary of the engine: whatever broke, every waiter must hear of it
-            self._lost = FaultError("engine-lost", "engines.torch", f"{type(error).__name__}: {error}")
-            self._lost.__cause__ = error
+            if isinstance(error, CorruptError):
+                self._lost = error
+            else:
+                self._lost = FaultError("engine-lost", "engines.torch", f"{type(error).__name__}: {error}")
+                self._lost.__cause__ = error
             self._fail(self._lost)
 
     async def _answer(self, running: asyncio.Future[Any], future: asyncio.Future[Any]) -> None:
-        """Pass on a call's result; the caller's mistakes are theirs, anything else ends the engine."""
+        """Pass on a call's result; what the caller gave wrong is theirs, anything else ends the engine."""
         try:
             result = await running
-        except ConfigError as error:
+        except (ConfigError, CorruptError) as error:
             if not future.done():
                 future.set_exception(error)
         except BaseException:
@@ -219,7 +232,7 @@ class TorchEngine:
             if entry is not None:
                 entry[1].put_nowait(chunk)
 
-    def _fail(self, lost: FaultError) -> None:
+    def _fail(self, lost: Lost) -> None:
         for _, queue in self._streams.values():
             queue.put_nowait(lost)
         for _, future in self._calls:

@@ -5,6 +5,7 @@ All of an engine's state is here and in what it holds; it is touched by one thre
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -16,7 +17,7 @@ from msgspec import Struct
 from torch import Tensor
 from torch.nn.functional import pad
 
-from temper.core.errors import ConfigError, nearest
+from temper.core.errors import ConfigError, CorruptError, nearest
 from temper.core.protocols import SamplingParams
 from temper.engines.torch import Config, invariant
 from temper.engines.torch.prefixes import PrefixTree
@@ -52,6 +53,7 @@ class Runner:
     """Holds the policies (the first is ""), the scheduler and the rows of one engine."""
 
     def __init__(self, config: Config, policy: Policy) -> None:
+        _check_finite({**dict(policy.body.named_parameters()), "head": policy.head}, "the model's weights")
         self.policy, self.policies, self.versions, self.stats = policy, Policies(policy), {"": 0}, Stats()
         self.shape = Shape(policy.base.config, policy.head.dtype, policy.base.device)
         self.tile = invariant.TILE if config.batch_invariant else 0
@@ -121,7 +123,11 @@ class Runner:
         self.scheduler.remove(request)
 
     def publish(self, weights: Mapping[str, Tensor], version: int, mode: str, policy: str = "") -> None:
-        """Copy a policy's new weights in. Between two steps; the other policies' requests notice nothing."""
+        """Copy a policy's new weights in. Between two steps; the other policies' requests notice nothing.
+
+        Raises CorruptError, and keeps the old ones, where a number is not finite.
+        """
+        _check_finite(weights, f"the weights of version {version}")
         self.named(policy).load_trainable(weights)
         self.versions[policy] = version
         for request in self.scheduler.published(mode, policy):
@@ -192,7 +198,13 @@ class Runner:
             params = [r.params for r in some] + [SamplingParams()] * short
             ids, logprobs = sample(logits, params, [r.sampled for r in some] + [0] * short)
             for request, token, logprob in zip(some, ids.tolist(), logprobs.tolist(), strict=False):
-                request.append(token, logprob, self.versions[request.policy])
+                version = self.versions[request.policy]
+                if math.isnan(logprob):
+                    raise CorruptError(
+                        f"log-probs are not finite: the weights of version {version} are damaged, or too large for "
+                        "their dtype; go on from an older checkpoint"
+                    )
+                request.append(token, logprob, version)
                 request.stop = self._stop(request, token)
                 if request.stop:
                     self.finish(request)
@@ -234,3 +246,9 @@ class Runner:
         stats.prompt_computed += prefilled
         stats.prefill_seconds += seconds * share
         stats.decode_seconds += seconds * (1 - share)
+
+
+def _check_finite(weights: Mapping[str, Tensor], what: str) -> None:
+    """Raises CorruptError: where weights come in, so that a run ends there, and not in attempts that all fail."""
+    if name := next((name for name, weight in weights.items() if not weight.isfinite().all()), ""):
+        raise CorruptError(f"{what} are damaged: {name} has numbers that are not finite; use an older checkpoint")

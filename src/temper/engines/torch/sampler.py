@@ -20,7 +20,10 @@ _BLOCK = 256  # vocabulary entries summed together; the search is over blocks, t
 
 
 def sample(logits: Tensor, params: Sequence[SamplingParams], index: Sequence[int]) -> tuple[Tensor, Tensor]:
-    """logits float (N, V), overwritten; index: which token of its output each row samples -> ids, log-probs (N,)."""
+    """logits float (N, V), overwritten; index: which token of its output each row samples -> ids, log-probs (N,).
+
+    A log-prob is NaN where logits are no finite numbers.
+    """
     logits = logits.float()
     if any(p.temperature not in (0.0, 1.0) for p in params):
         heat = torch.tensor([1 / (p.temperature or 1.0) for p in params], device=logits.device)
@@ -62,7 +65,8 @@ def _inverse(mass: Tensor, u: Tensor) -> Tensor:
     inside = blocks[rows, block[:, 0]].double().cumsum(-1)  # (N, block)
     before = torch.where(block > 0, sums.gather(1, (block - 1).clamp(min=0)), 0.0)
     rest = torch.minimum(target - before, inside[:, -1:] * (1 - 1e-12))  # sums round: stay on an entry that has mass
-    return (block * blocks.shape[2] + torch.searchsorted(inside, rest, right=True))[:, 0]
+    found = (block * blocks.shape[2] + torch.searchsorted(inside, rest, right=True))[:, 0]
+    return found.clamp_(max=mass.shape[1] - 1)  # of masses that are no numbers; the log-prob tells
 
 
 def _truncated(mass: Tensor, params: SamplingParams, u: float) -> Tensor:

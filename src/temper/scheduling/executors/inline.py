@@ -15,9 +15,11 @@ from typing import Any
 
 from temper.scheduling.executors.hosted import Channel, Hosted, Workers
 
+GIVES = ("cpus",)  # resources of a worker
+
 
 def create(config: None = None) -> Workers:
-    return Workers(_open)
+    return Workers(_open, GIVES)
 
 
 async def _open(resources: Mapping[str, float]) -> Channel:

@@ -21,9 +21,11 @@ from temper.scheduling.executors.hosted import Channel, Hosted, Workers
 
 _PR_SET_PDEATHSIG = 1
 
+GIVES = ("cpus",)  # resources of a worker
+
 
 def create(config: None = None) -> Workers:
-    return Workers(_open)
+    return Workers(_open, GIVES)
 
 
 async def _open(resources: Mapping[str, float]) -> Channel:

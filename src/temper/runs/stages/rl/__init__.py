@@ -11,9 +11,12 @@ deterministic run the order is frozen (`scheduling.waves`), so that it also goes
 
 from __future__ import annotations
 
-from msgspec import Struct
+from typing import Annotated
+
+from msgspec import Meta, Struct
 
 from temper.core import registry
+from temper.core.config import Count, Positive
 from temper.core.protocols import SamplingParams
 from temper.runs.workshop import Workshop
 from temper.scheduling import pacing
@@ -52,9 +55,9 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     guards: guards.Config = guards.Config()
     sampling: SamplingParams = SamplingParams()
     publish: str = "recompute"
-    patience: float = 900.0
-    floor: float = 1.0
-    window: int = 0
+    patience: Positive = 900.0
+    floor: Annotated[float, Meta(gt=0, le=1)] = 1.0
+    window: Count = 0
     forks: Forks | None = None
     checkpoint_every: int = 1
 
@@ -63,6 +66,8 @@ def problem(config: Config, deterministic: bool) -> str:
     """Why these settings cannot be together, "" where they can."""
     if deterministic and (config.floor < 1 or config.window or config.pacing.spare):
         return "floor, window and spare decide by measured seconds, which no deterministic run can: leave them out"
+    if config.pacing.batch % config.pacing.group:
+        return f"pacing.batch ({config.pacing.batch}) must be a multiple of pacing.group ({config.pacing.group})"
     module, _ = registry.configure("training.algorithms", config.update.algorithm)
     if config.forks and not getattr(module, "forked", False):
         return f"{module.__name__} gives each sample its own credit, and siblings share turns: forks need `branches`"
