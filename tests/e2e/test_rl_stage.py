@@ -107,7 +107,10 @@ def test_conversations_in_the_middle_go_on_in_another_process_with_the_tokens_th
     [
         ('[[stages]]\nkind = "rl"\nforks = {}', "forks need `branches`"),
         ('deterministic = true\n[[stages]]\nkind = "rl"\nfloor = 0.5', "decide by measured seconds"),
-        ('deterministic = true\nstages = []\nengine = { kind = "scripted", sequences = [[1]] }', "which scripted has not"),
+        (
+            'deterministic = true\nstages = []\nengine = { kind = "scripted", sequences = [[1]] }',
+            "which scripted has not",
+        ),
     ],
 )
 def test_what_cannot_be_together_is_said_before_anything_runs(settings, words, tmp_path):
