@@ -15,15 +15,9 @@ from temper.models.load import Base, load
 from temper.models.lora import LoraConfig
 from temper.models.policy import Policy
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 ADAPTER = LoraConfig(rank=4)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="module")

@@ -15,16 +15,9 @@ from temper.models.load import Base, load
 from temper.models.lora import LoraConfig
 from temper.models.policy import Policy
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 ADAPTERS = {"": LoraConfig(rank=4, targets=("q_proj", "v_proj")), "math": LoraConfig(rank=2, targets=("down_proj",))}
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _one_thread():
-    """Two threads on a tiny model only wait for each other."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="module")

@@ -14,14 +14,7 @@ from temper.models.load import ARCHITECTURES, Base, load
 from temper.models.lora import LoraConfig
 from temper.models.policy import Policy
 
-
-@pytest.fixture(scope="module", autouse=True)
-def _one_thread():
-    """Two threads on a tiny model only wait for each other."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @pytest.fixture(scope="module")

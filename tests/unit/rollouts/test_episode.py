@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from msgspec import Struct
 
+from temper.core.errors import CorruptError
 from temper.core.protocols import Observation, Reply, Resources, SamplingParams
 from temper.core.task import Limits, Message, SandboxSpec, Task, ToolCall
 from temper.core.trace import Trace
@@ -160,6 +161,14 @@ def test_an_engine_that_raises_is_ours(play, chat_format: ChatFormat) -> None:
 
     trace, _ = play(EngineChat(ScriptedEngine(script), chat_format), task())
     assert (trace.fault.what, trace.fault.detail) == ("engine-lost", "OSError: device lost")
+
+
+def test_damaged_weights_end_the_run_and_not_an_attempt(play, chat_format: ChatFormat) -> None:
+    def script(ids: np.ndarray, params: SamplingParams) -> list[int]:
+        raise CorruptError("the weights of version 3 are damaged")
+
+    with pytest.raises(CorruptError, match="version 3"):
+        play(EngineChat(ScriptedEngine(script), chat_format), task())
 
 
 def test_an_environment_that_does_not_close_loses_nothing(play) -> None:
