@@ -7,35 +7,16 @@ import sys
 
 import pytest
 from test_run import HERE, finish, temper
-from test_stages import RECIPE
-
-STAGES = """
-shard = true
-[[domains]]
-kind = "plugins.digits"
-[evaluation]
-tasks = 16
-examples = 0
-[[stages]]
-kind = "sft"
-demonstrations = 16
-data = { batch = 8 }
-trainer = { lr = 2e-3 }
-[[stages]]
-kind = "rl"
-steps = 2
-pacing = { batch = 8, group = 4, eta = 1 }
-update = { algorithm = { kind = "ppo", lam = 0.95 }, kl = 0.01 }
-trainer = { scalar = true }
-sampling = { max_tokens = 8 }
-"""
+from test_stages import RECIPE, STAGES
 
 
 @pytest.mark.nightly
 @pytest.mark.timeout(900)
 def test_a_recipe_over_two_ranks_whose_weights_one_rank_takes_over(tmp_path):
     recipe = tmp_path / "two.toml"
-    recipe.write_text(RECIPE.split("[[domains]]")[0] + STAGES)
+    sharded = RECIPE.replace("[model]", "[model]\nshard = true")
+    first, *_, last = STAGES.split("[[stages]]")[1:]  # sft and rl
+    recipe.write_text(f"{sharded}[[stages]]{first}[[stages]]{last}")
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "-m", "temper.cli"]
     again = ["run", str(recipe), "--root", str(tmp_path), "--name", "two"]
     subprocess.run([*command, *again], check=True, timeout=600, env=os.environ | {"PYTHONPATH": str(HERE)})
