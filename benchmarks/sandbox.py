@@ -31,7 +31,7 @@ from temper.sandboxes import local, zygote
 
 T = TypeVar("T")
 
-DEFAULTS = {"pairs": 5, "starts": 40, "in_flight": 16, "cycle_seconds": 2.0, "alive": 1000, "rounds": 3}
+SETTINGS = {"pairs": 5, "starts": 40, "in_flight": 16, "cycle_seconds": 2.0, "alive": 1000, "rounds": 3}
 TRUE = "/bin/true"
 SPEC = SandboxSpec()
 ROOMY = SandboxSpec(memory=1 << 30)
@@ -47,7 +47,7 @@ for i in range(int(sys.argv[1])):
 
 def run(settings: dict[str, Any]) -> dict[str, Any]:
     """Gives metrics, their spread over the pairs, and the settings. Raises MissingError without bubblewrap."""
-    chosen = {**DEFAULTS, **settings}
+    chosen = {**SETTINGS, **settings}
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # a socket for each sandbox that is alive
     return asyncio.run(_measure(chosen))

@@ -31,7 +31,7 @@ from temper.core.errors import ConfigError, CorruptError, MissingError
 from temper.core.protocols import Sandbox
 from temper.core.task import SandboxSpec
 from temper.sandboxes import local
-from temper.sandboxes.images import bases, records
+from temper.sandboxes.images import bases, packages, records
 from temper.sandboxes.images.build import build, build_file
 from temper.sandboxes.images.records import Image, ImageSpec
 from temper.sandboxes.images.store import Store, remove_tree
@@ -416,6 +416,40 @@ def test_a_blob_with_other_content_is_refused(store: Store, tmp_path: Path, imag
         built(store, ImageSpec(base=str(base)))
 
 
+@pytest.mark.parametrize("index", [None, b"", b"[]", b"{}", b'{"manifests": [{"digest": "sha256:x"}]}'])
+def test_a_layout_without_a_proper_index_is_refused(
+    index: bytes | None, store: Store, tmp_path: Path, image_layers: list[Path]
+) -> None:
+    base = oci(tmp_path / "oci", image_layers)
+    (base / "index.json").unlink()
+    if index is not None:
+        (base / "index.json").write_bytes(index)
+    with pytest.raises(CorruptError, match="no OCI image"):
+        built(store, ImageSpec(base=str(base)))
+
+
+@pytest.mark.parametrize("name", [".wh.", ".wh..", ".wh...", "d/.wh..."])
+def test_a_whiteout_of_no_name_is_refused(name: str, tmp_path: Path) -> None:
+    (tmp_path / "into").mkdir()
+    with pytest.raises(CorruptError, match="is no name"):
+        bases.unpack(archive([("d", None), (name, b"")], tmp_path / "bad.tar"), tmp_path / "into", whiteouts=True)
+    assert os.listxattr(tmp_path) == []
+
+
+def test_a_repository_or_file_may_not_leave_the_image(store: Store, tmp_path: Path) -> None:
+    (tmp_path / "f").write_text("f")
+    elsewhere = records.Repository(url=str(tmp_path), commit="0" * 40, path="../../out")
+    for spec in (ImageSpec(repository=elsewhere), ImageSpec(files={"../../out": str(tmp_path / "f")})):
+        with pytest.raises(ConfigError, match="inside the image"):
+            built(store, spec)
+    assert not list(store.root.rglob("out"))
+
+
+def test_the_hosts_users_are_not_read_through_a_link(store: Store, tmp_path: Path) -> None:
+    image = built(store, ImageSpec(base=str(archive([("etc", "/etc"), ("x", b"")], tmp_path / "base.tar"))))
+    assert (store.layers / image.layers[-1] / "etc/passwd").read_text() == "user:x:1000:1000:user:/sandbox:/bin/sh\n"
+
+
 @pytest.mark.parametrize(
     "members",
     [
@@ -494,6 +528,39 @@ def test_an_apt_package_is_unpacked_and_locked(store: Store, tmp_path: Path, mon
     remove_tree(store.root / "files" / sha256)
     with pytest.raises(CorruptError, match="differs from the lock: temper-hello"):
         asyncio.run(build(spec, store, lock, Path(), lambda _: None))
+
+
+@pytest.mark.skipif(shutil.which("dpkg-deb") is None, reason="no dpkg")
+def test_packages_go_where_the_base_has_its_directories_and_never_out_of_their_layer(tmp_path: Path) -> None:
+    (outside := tmp_path / "outside").mkdir()
+
+    def deb(name: str, path: str, link: str = "") -> Path:
+        root = tmp_path / name
+        (root / path).parent.mkdir(parents=True)
+        (root / path).symlink_to(link) if link else (root / path).write_text(name)
+        (root / "DEBIAN").mkdir()
+        (root / "DEBIAN/control").write_text(
+            f"Package: {name}\nVersion: 1\nArchitecture: all\nMaintainer: T <t@example.org>\nDescription: d\n"
+        )
+        subprocess.run(["dpkg-deb", "--build", root, f"{root}.deb"], check=True, capture_output=True)
+        return Path(f"{root}.deb")
+
+    link, through, plain = deb("link", "usr/lib", str(outside)), deb("through", "usr/lib/x"), deb("plain", "lib/y")
+    for number, (files, links) in enumerate([([link, through], {}), ([link, plain], {"lib": "usr/lib"})]):
+        (into := tmp_path / f"into{number}").mkdir()
+        packages.unpack_debs(into, files, links, "")  # a directory replaces the link
+    with pytest.raises(CorruptError, match="leads out"):
+        packages.unpack_debs(into, [plain], {"lib": "../outside"}, "")
+    (into / "var").symlink_to(outside)
+    with pytest.raises(CorruptError, match="leads out"):
+        packages.unpack_debs(into, [plain], {}, "Package: old\n")
+    assert list(outside.iterdir()) == []
+    (into := tmp_path / "into").mkdir()
+    packages.unpack_debs(into, [through, plain], {"lib": "/usr/lib"}, "Package: old\n")
+    assert {path.name: path.read_text() for path in (into / "usr/lib").iterdir()} == {"x": "through", "y": "plain"}
+    assert not (into / "lib").exists()
+    status = (into / "var/lib/dpkg/status").read_text().split("\n\n")
+    assert [entry.split("\n")[0] for entry in status] == ["Package: old", "Package: through", "Package: plain"]
 
 
 # ---- again, as a plain user ----

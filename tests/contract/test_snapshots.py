@@ -1,6 +1,6 @@
 """Snapshots, rollbacks and forks: that a program cannot tell that they happened, and that they give back what was.
 
-`histories` plays random ones against plain pasts; 100 here, 2,000 in `make test-nightly`, all again as a plain user.
+`histories` plays random ones against plain pasts; 50 here, 2,000 in `make test-nightly`, all again as a plain user.
 """
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ def play(seeds: range, at_once: int = 4) -> None:
 
 
 def test_random_histories_are_what_they_would_be_without_snapshots() -> None:
-    play(range(100))
+    play(range(50))
 
 
 @pytest.mark.nightly

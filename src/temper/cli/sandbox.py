@@ -10,9 +10,9 @@ import signal
 import ssl
 import sys
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, Generator
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -20,6 +20,10 @@ from temper.cli import app
 from temper.core import registry
 from temper.core.errors import ConfigError, MissingError, RefusedError, nearest
 from temper.core.task import SandboxSpec
+
+if TYPE_CHECKING:
+    from temper.core.protocols import SandboxBackend
+    from temper.core.trace import Exit
 
 group = typer.Typer(
     help="Run commands in a sandbox as a task would; build what sandboxes start from.", no_args_is_help=True
@@ -126,25 +130,21 @@ def serve(
 async def _serve(backend: str, host: str, port: int, key: bytes, tls: ssl.SSLContext | None) -> None:
     from temper.sandboxes.serve import serving
 
-    module, config = registry.configure("sandboxes", backend)
-    sandboxes = module.create(config)
-    try:
-        async with serving(sandboxes, host, port, key, tls) as bound:
-            typer.echo(f"{backend} sandboxes at {host}:{bound}")
-            await asyncio.get_running_loop().create_future()
-    finally:
-        await sandboxes.close()
+    async with _created(backend) as sandboxes, serving(sandboxes, host, port, key, tls) as bound:
+        typer.echo(f"{backend} sandboxes at {host}:{bound}")
+        await asyncio.get_running_loop().create_future()
 
 
-async def _execute(backend: str, spec: SandboxSpec, argv: list[str], seconds: float):  # type: ignore[no-untyped-def]
-    async with _opened(backend, spec) as box:
-        return await box.exec(argv, seconds=seconds)
+async def _execute(backend: str, spec: SandboxSpec, argv: list[str], seconds: float) -> Exit:
+    async with _created(backend) as sandboxes:
+        return await (await sandboxes.open(spec)).exec(argv, seconds=seconds)
 
 
 async def _shell(backend: str, spec: SandboxSpec) -> int:
     """Keys go in and the screen comes out until the shell ends; gives its exit status."""
     loop = asyncio.get_running_loop()
-    async with _opened(backend, spec) as box:
+    async with _created(backend) as sandboxes:
+        box: Any = await sandboxes.open(spec)
         if not hasattr(box, "terminal"):
             raise RefusedError(f"{backend} sandboxes have no terminal: choose the local backend")
         columns, rows = shutil.get_terminal_size()
@@ -172,17 +172,17 @@ async def _shell(backend: str, spec: SandboxSpec) -> int:
 
 
 @contextlib.asynccontextmanager
-async def _opened(backend: str, spec: SandboxSpec) -> AsyncIterator[Any]:
+async def _created(backend: str) -> AsyncGenerator[SandboxBackend]:
     module, config = registry.configure("sandboxes", backend)
     sandboxes = module.create(config)
     try:
-        yield await sandboxes.open(spec)
+        yield sandboxes
     finally:
         await sandboxes.close()
 
 
 @contextlib.contextmanager
-def _raw(fd: int) -> Iterator[None]:
+def _raw(fd: int) -> Generator[None]:
     """Each key at once, where that is a terminal."""
     import termios
     import tty

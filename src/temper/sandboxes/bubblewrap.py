@@ -5,11 +5,9 @@
 from __future__ import annotations
 
 import os
-import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
-from temper.core.errors import RefusedError
 from temper.core.protocols import Enforcement
 from temper.core.task import SandboxSpec
 from temper.sandboxes import guest, local
@@ -21,25 +19,23 @@ OPEN_DOORS = {
 }
 
 
-def create(config: None = None) -> guest.Backend:
+def create(config: None = None) -> Backend:
     """Raises MissingError without bwrap, RefusedError where the kernel does not let it work."""
-    return guest.Backend("bubblewrap", Walls())
+    return Backend()
 
 
-class Walls:
-    """See `guest.Walls`. As root each sandbox gets a host id of its own, since bwrap would map it to root's."""
+class Backend(guest.Backend):
+    """As root each sandbox gets a host id of its own, since bwrap would map it to root's."""
 
-    capabilities: Mapping[str, Enforcement] = {**guest.LIMITS, "disk": "advisory"}
-    door = None
+    name = "bubblewrap"
+    limits: Mapping[str, Enforcement] = {**guest.LIMITS, "disk": "advisory"}
 
     def __init__(self) -> None:
+        super().__init__()
         self._bwrap = guest.found("bwrap", "apt-get install bubblewrap, or dnf install bubblewrap")
         self._folder = guest.own_folder(self)
-        tried = subprocess.run(
-            [*self._as_nobody(0), self._bwrap, "--unshare-all", "--ro-bind", "/", "/", "true"], capture_output=True
-        )
-        if tried.returncode:
-            raise RefusedError(f"bubblewrap does not work here: {tried.stderr.decode('utf-8', 'replace').strip()}")
+        argv = [*self._as_nobody(0), self._bwrap, "--unshare-all", "--ro-bind", "/", "/", "true"]
+        guest.try_out("bubblewrap", argv, 60.0)
 
     def command(self, name: str, spec: SandboxSpec, owner: str, state: str = "") -> list[str]:
         shown, links = guest.system_paths()

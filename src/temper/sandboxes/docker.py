@@ -12,12 +12,10 @@ import asyncio
 import contextlib
 import os
 import secrets
-import select
 import shutil
 import socket
 import subprocess
 import tempfile
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -29,6 +27,7 @@ from temper.core.errors import MissingError, RefusedError
 from temper.core.protocols import Enforcement, SandboxBackend
 from temper.core.task import SandboxSpec
 from temper.sandboxes import guest, local
+from temper.sandboxes.box import all_of
 
 OPEN_DOORS = {
     **local.OPEN_DOORS,
@@ -38,7 +37,6 @@ OPEN_DOORS = {
     "look/kernel memory": "the engine masks only some of /proc",
     "look/the host's /sys": "the engine shows the host's /sys, read-only",
 }
-_START = 60.0
 
 
 class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -57,19 +55,13 @@ def create(config: Config | None = None) -> SandboxBackend:
     if engine.config.node:
         with contextlib.suppress(RefusedError):
             return local.Backend(local.Config(), spawn=engine.spawn_node)
-    engine.try_out()
+    argv = [*engine.run(f"temper-{os.getpid()}-try", engine.config.image, []), "filter"]
+    guest.try_out(f"{engine.program} with {engine.config.image}", argv)
     return Containers(engine)
 
 
 class Engine:
-    """The engine's command line. See `guest.Walls`."""
-
-    capabilities: Mapping[str, Enforcement] = {
-        **guest.LIMITS,
-        "isolation": "advisory",  # the engine shows the host's /sys, and what of /proc it does not mask
-        "disk": "none",
-        "snapshots": "hard",
-    }
+    """The engine's command line."""
 
     def __init__(self, config: Config) -> None:
         names = (config.engine,) if config.engine else ("podman", "docker")
@@ -87,31 +79,9 @@ class Engine:
         if Path("/sys/module/apparmor").exists():
             options.append("--security-opt=apparmor=unconfined")
         name = f"temper-{os.getpid()}-{secrets.token_hex(4)}"
-        argv = [*self._run(name, self.config.image, options), "serve", f"{guest.DOOR}/{name}", *paths]
-        with guest.listening(self.door / name, socket.SOCK_SEQPACKET) as listener, tempfile.TemporaryFile() as said:
-            null = subprocess.DEVNULL
-            process = subprocess.Popen(argv, stdin=null, stdout=null, stderr=said, cwd="/", start_new_session=True)
-            end = time.monotonic() + _START
-            while time.monotonic() < end and process.poll() is None:
-                if select.select([listener], [], [], 0.05)[0]:
-                    return process, listener.accept()[0]
-            process.terminate()
-            process.wait()
-            said.seek(0)
-            raise RefusedError(f"no node: {said.read().decode('utf-8', 'replace').strip()[-500:]}")
-
-    def try_out(self) -> None:
-        """Raises RefusedError where a container of the image, with our helper in it, does not start."""
-        argv = [*self._run(f"temper-{os.getpid()}-try", self.config.image, []), "filter"]
-        tried = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True)
-        if tried.returncode:
-            why = tried.stderr.decode("utf-8", "replace").strip()[-500:]
-            raise RefusedError(f"{self.program} cannot run {self.config.image}: {why}")
-
-    def command(self, name: str, spec: SandboxSpec, owner: str, state: str = "") -> list[str]:
-        options = [f"--cap-add={cap}" for cap in ("CHOWN", "DAC_OVERRIDE", "SETUID", "SETGID")]  # to begin with
-        options += ["--cap-drop=all", "--user=0:0"]
-        return [*self._run(name, state or self.config.image, options), "guest", owner]
+        argv = [*self.run(name, self.config.image, options), "serve", f"{guest.DOOR}/{name}", *paths]
+        with tempfile.TemporaryFile() as said:
+            return guest.at_door(self.door / name, socket.SOCK_SEQPACKET, argv, said)
 
     async def call(self, *words: str) -> str:
         """A command of the engine. Raises FaultError."""
@@ -122,54 +92,65 @@ class Engine:
             raise FaultError("backend-lost", "docker", f"{words[0]}: {err.decode('utf-8', 'replace').strip()}")
         return out.decode().strip()
 
-    def _run(self, name: str, image: str, options: Sequence[str]) -> list[str]:
+    def run(self, name: str, image: str, options: Sequence[str]) -> list[str]:
         argv = [self.program, "run", "--rm", f"--name={name}", "--network=none", "--hostname=sandbox", *options]
         argv += ["--security-opt=no-new-privileges", f"--volume={self.door}/helper:{guest.HELPER}:ro"]
         argv += [f"--volume={self.door}:{guest.DOOR}", *(f"--volume={path}:{path}:ro" for path in self.config.paths)]
         return [*argv, *self.config.options, f"--entrypoint={guest.HELPER}", image]
 
 
+class Container(guest.Guest):
+    """See `core.protocols.Snapshots`: what was written anywhere in the container is part of a snapshot.
+
+    It keeps its name when a rollback gives it another container.
+    """
+
+    backend: Containers  # type: ignore[assignment]
+
+    async def snapshot(self) -> str:
+        state = f"temper-{secrets.token_hex(8)}"
+        await self.backend.engine.call("commit", self.channel.where, state)
+        self.backend.states.add(state)
+        return state
+
+    async def rollback(self, snapshot: str) -> None:
+        fresh = await self._at(snapshot)
+        await self.close()
+        self.channel, self.gone = fresh.channel, fresh.gone
+
+    async def fork(self, snapshot: str, n: int) -> list[Container]:
+        return await all_of(self._at(snapshot) for _ in range(n))
+
+    async def _at(self, state: str) -> Container:
+        """Another one, as it was then."""
+        if state not in self.backend.states:
+            raise LookupError(f"no snapshot {state!r}")
+        return await self.backend.open(replace(self.spec, files={}), state)  # type: ignore[return-value]
+
+
 class Containers(guest.Backend):
     """One container a sandbox; its snapshots are images, removed when the backend closes."""
 
+    name = "docker"
+    limits: Mapping[str, Enforcement] = {
+        **guest.LIMITS,
+        "isolation": "advisory",  # the engine shows the host's /sys, and what of /proc it does not mask
+        "disk": "none",
+        "snapshots": "hard",
+    }
+    box = Container
+
     def __init__(self, engine: Engine) -> None:
-        super().__init__("docker", engine)
-        self.engine = engine
+        super().__init__()
+        self.engine, self.door = engine, engine.door
         self.states: set[str] = set()
 
-    async def open(self, spec: SandboxSpec) -> Container:
-        return Container(self, spec, await self.start(spec))
+    def command(self, name: str, spec: SandboxSpec, owner: str, state: str = "") -> list[str]:
+        options = [f"--cap-add={cap}" for cap in ("CHOWN", "DAC_OVERRIDE", "SETUID", "SETGID")]  # to begin with
+        options += ["--cap-drop=all", "--user=0:0"]
+        return [*self.engine.run(name, state or self.engine.config.image, options), "guest", owner]
 
     async def close(self) -> None:
         await super().close()
         if self.states:
             await self.engine.call("rmi", "--force", *self.states)
-
-
-class Container(guest.Guest):
-    """See `core.protocols.Snapshots`: what was written anywhere in the container is part of a snapshot."""
-
-    def __init__(self, backend: Containers, spec: SandboxSpec, box: guest.Guest) -> None:
-        super().__init__(box.local)
-        self._backend = backend
-        self._spec = replace(spec, files={})
-
-    async def snapshot(self) -> str:
-        state = f"temper-{secrets.token_hex(8)}"
-        await self._backend.engine.call("commit", self.local.id, state)
-        self._backend.states.add(state)
-        return state
-
-    async def rollback(self, snapshot: str) -> None:
-        self._known(snapshot)
-        await self.local.close()
-        self.use((await self._backend.start(self._spec, snapshot)).local)
-
-    async def fork(self, snapshot: str, n: int) -> list[Container]:
-        self._known(snapshot)
-        boxes = await asyncio.gather(*(self._backend.start(self._spec, snapshot) for _ in range(n)))
-        return [Container(self._backend, self._spec, box) for box in boxes]
-
-    def _known(self, state: str) -> None:
-        if state not in self._backend.states:
-            raise LookupError(f"no snapshot {state!r}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 from temper.core.errors import MissingError, RefusedError
@@ -10,7 +11,7 @@ from temper.sandboxes import local
 
 Line = tuple[str, Enforcement, str]
 
-_CGROUP = "run as root, or below a delegated cgroup: systemd-run --user --scope -p Delegate=yes temper ..."
+_CGROUP = "for a hard limit run as root, or in a cgroup of yours: systemd-run --user --scope -p Delegate=yes temper ..."
 _WHY = {
     "isolation": "namespaces (user, mount, pid, net, ipc, uts, cgroup), seccomp, no capabilities, Landlock if present",
     "network": "an empty network namespace: loopback only",
@@ -23,6 +24,9 @@ _WHY = {
     "snapshots": "packed copies, each with a manifest",
     "sessions": "each in a process namespace of its own, which other commands cannot reach",
     "quotas": "kernel quotas by user (inotify, pipe buffers): each sandbox is a host user of its own as root only",
+    "pids": "RLIMIT_NPROC, counted by user namespace",  # these three where no cgroup counts
+    "memory": f"RLIMIT_DATA for each process and a sampled sum; {_CGROUP}",
+    "cpu_seconds": f"RLIMIT_CPU for each process; {_CGROUP}",
 }
 _SWITCHES = {
     "/proc/sys/kernel/apparmor_restrict_unprivileged_userns": (
@@ -43,29 +47,19 @@ _SWITCHES = {
 def report() -> list[Line]:
     """One line a limit: what, how it is enforced, and why or what to do. Starts the helper to see."""
     try:
-        hello = local.probe()
+        backend = local.Backend(local.Config())
+        asyncio.run(backend.close())
     except (RefusedError, MissingError) as error:
         return [("isolation", "none", str(error)), *(("user namespaces", "none", advice) for advice in forbidden())]
-    found: list[Line] = []
-    for what, enforcement in local.capabilities_of(hello).items():
-        found.append((what, enforcement, _WHY.get(what) or _counted(what, hello.cgroup, enforcement)))
-    return found
-
-
-def _counted(what: str, cgroup: int, enforcement: Enforcement) -> str:
-    """Why a limit that cgroups count holds or not."""
-    if what == "pids" and not cgroup:
-        return "RLIMIT_NPROC, counted by user namespace"
-    if enforcement == "hard":
-        return f"cgroup v{cgroup}"
-    sampled = {"memory": "RLIMIT_DATA for each process and a sampled sum", "cpu_seconds": "RLIMIT_CPU for each process"}
-    return f"{sampled[what]}; for a hard limit {_CGROUP}"
+    hello = backend.hello
+    counted = {"pids": hello.pids, "memory": hello.memory, "cpu_seconds": hello.cpu}
+    return [
+        (what, enforcement, f"cgroup v{hello.cgroup}" if counted.get(what) else _WHY[what])
+        for what, enforcement in backend.capabilities().items()
+    ]
 
 
 def forbidden(switches: dict[str, tuple[str, str]] = _SWITCHES) -> list[str]:
     """What the kernel's switches forbid, and how to allow it."""
-    found = []
-    for path, (forbids, advice) in switches.items():
-        if Path(path).exists() and Path(path).read_text().strip() == forbids:
-            found.append(advice)
-    return found
+    knobs = ((Path(path), forbids, advice) for path, (forbids, advice) in switches.items())
+    return [advice for knob, forbids, advice in knobs if knob.exists() and knob.read_text().strip() == forbids]

@@ -31,17 +31,15 @@ def exit_of(ending: Ending, spec: SandboxSpec, seconds: float) -> Exit:
 
 def judge(ending: Ending, spec: SandboxSpec, seconds: float) -> tuple[Cause, str]:
     """The cause and its evidence. `seconds` is the wall limit that the command had."""
-    if ending.ended == "exited" and ending.code == 0:
+    ended = ending.ended
+    signalled = ending.code if ended == "signalled" else 0
+    if ended == "exited" and ending.code == 0:
         return "exited", ""
-    if ending.ended == "output":
+    if ended == "output":
         return "output", f"more than {spec.output} bytes in one stream"
-    return _exhausted(ending, spec) or _ended(ending, spec, seconds)
-
-
-def _exhausted(ending: Ending, spec: SandboxSpec) -> tuple[Cause, str] | None:
     if ending.oom_kills:
         return "oom", f"memory cgroup: oom_kill={ending.oom_kills}"
-    if ending.ended == "memory" or ending.peak_memory >= spec.memory:
+    if ended == "memory" or ending.peak_memory >= spec.memory:
         return "oom", f"resident {ending.peak_memory} of {spec.memory} bytes (sampled)"
     if ending.forks_refused:
         return "pids", f"pids.events: max={ending.forks_refused}"
@@ -49,20 +47,16 @@ def _exhausted(ending: Ending, spec: SandboxSpec) -> tuple[Cause, str] | None:
         return "pids", f"{ending.peak_tasks} of {spec.pids} tasks (sampled)"
     if ending.disk_free < _PAGE or not ending.inodes_free:
         return "disk", f"tmpfs full: {ending.disk_free} bytes, {ending.inodes_free} inodes free"
-    return None
-
-
-def _ended(ending: Ending, spec: SandboxSpec, seconds: float) -> tuple[Cause, str]:
-    if ending.ended == "deadline":
+    if ended == "deadline":
         return "deadline", f"wall clock {ending.wall_us / 1e6:.3f} s of {seconds:g} s"
-    if ending.ended == "cpu" or (ending.ended == "signalled" and ending.code == signal.SIGXCPU):
+    if ended == "cpu" or signalled == signal.SIGXCPU:
         return "deadline", f"processor time over {spec.cpu_seconds:g} s"
-    if ending.ended == "signalled":
-        if ending.code == signal.SIGSYS:
-            return "policy", "seccomp: SIGSYS"
-        if ending.code == signal.SIGXFSZ:
-            return "disk", f"SIGXFSZ: file over {spec.file_size} bytes"
-        return "signalled", f"signal {ending.code}"
-    if ending.ended == "exited":
+    if signalled == signal.SIGSYS:
+        return "policy", "seccomp: SIGSYS"
+    if signalled == signal.SIGXFSZ:
+        return "disk", f"SIGXFSZ: file over {spec.file_size} bytes"
+    if signalled:
+        return "signalled", f"signal {signalled}"
+    if ended == "exited":
         return "exited", f"status {ending.code}"
-    return "backend-lost", f"the helper says {ending.ended}: {ending.stderr[-100:].decode('utf-8', 'replace')!r}"
+    return "backend-lost", f"the helper says {ended}: {ending.stderr[-100:].decode('utf-8', 'replace')!r}"

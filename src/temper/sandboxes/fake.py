@@ -15,10 +15,10 @@ from typing import Any
 from msgspec import Struct
 
 from temper.core.blame import FaultError
-from temper.core.errors import RefusedError
 from temper.core.protocols import Enforcement
 from temper.core.task import SandboxSpec
 from temper.core.trace import Exit
+from temper.sandboxes.box import refuse_weak
 
 Program = Callable[[dict[str, bytes], Sequence[str], bytes], Exit]
 
@@ -43,9 +43,7 @@ class Backend:
         return {"isolation": "none", "snapshots": "hard"}
 
     async def open(self, spec: SandboxSpec) -> Fake:
-        weak = [name for name in spec.require if self.capabilities().get(name) != "hard"]
-        if weak:
-            raise RefusedError(f"the fake sandbox enforces nothing, the task requires {', '.join(weak)}")
+        refuse_weak(spec, "fake", self.capabilities())
         return Fake(self, dict(spec.files))
 
     async def close(self) -> None:
@@ -75,7 +73,8 @@ class Fake:
 
     async def put(self, path: str, content: bytes) -> None:
         self._check()
-        if not _inside(path):
+        pure = PurePosixPath(path)
+        if not pure.parts or pure.is_absolute() or ".." in pure.parts:
             raise PermissionError(errno.EACCES, "outside the working directory", path)
         self._files[path] = content
 
@@ -107,11 +106,6 @@ class Fake:
     def _check(self) -> None:
         if self._closed:
             raise FaultError("backend-lost", self.id, "the sandbox is closed")
-
-
-def _inside(path: str) -> bool:
-    pure = PurePosixPath(path)
-    return bool(pure.parts) and not pure.is_absolute() and ".." not in pure.parts
 
 
 def _table(commands: Mapping[str, str | Exit]) -> Program:

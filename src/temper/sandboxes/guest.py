@@ -12,20 +12,26 @@ import asyncio
 import contextlib
 import itertools
 import os
+import select
 import shutil
 import socket
+import subprocess
 import sys
 import tempfile
+import time
 import weakref
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import IO, Any
 
 from temper.core.blame import FaultError
 from temper.core.errors import MissingError, RefusedError
 from temper.core.protocols import Enforcement
 from temper.core.task import SandboxSpec
 from temper.sandboxes import local, wire
+from temper.sandboxes.box import Box, refuse_weak, surroundings
 
 HELPER = "/.temper-helper"  # inside
 DOOR = "/run/temper"  # inside
@@ -41,112 +47,15 @@ LIMITS: dict[str, Enforcement] = {  # by our helper, whatever the walls
     "isolation": "hard", "network": "hard", "wall": "hard", "output": "hard", "file_size": "hard", "pids": "hard",
     "open_files": "hard", "memory": "advisory", "cpu_seconds": "advisory", "quotas": "advisory", "sessions": "none",
 }  # fmt: skip
+_PATH = f"{sys.base_prefix}/bin:/usr/local/bin:/usr/bin:/bin"
+_START = 60.0  # seconds for a container to start
 
 
-class Walls(Protocol):
-    """An outside launcher. `command` gives the host's command line of a container whose first process is `HELPER
-    guest OWNER`, and whose standard input is the owner's socket, 0. A launcher that passes no descriptors has a `door`:
-    a directory of the host, shown inside at `DOOR`, where OWNER is a socket to connect to. `state` is a snapshot."""
+@dataclass(eq=False, repr=False)
+class Guest(Box):
+    """One sandbox: what of a local one works without mounts."""
 
-    capabilities: Mapping[str, Enforcement]
-
-    @property
-    def door(self) -> Path | None: ...
-
-    def command(self, name: str, spec: SandboxSpec, owner: str, state: str = "") -> Sequence[str]: ...
-
-
-class Backend:
-    """See `core.protocols.SandboxBackend`."""
-
-    def __init__(self, name: str, walls: Walls) -> None:
-        self.name, self.walls = name, walls
-        self.path = f"{sys.base_prefix}/bin:/usr/local/bin:/usr/bin:/bin"
-        self._numbers = itertools.count()
-        self._alive: set[local.Local] = set()
-        self._unwanted: set[asyncio.Future[None]] = set()
-
-    def capabilities(self) -> Mapping[str, Enforcement]:
-        return self.walls.capabilities
-
-    async def unserve(self, proxy: None) -> None:
-        """No sandbox here has a network."""
-
-    async def open(self, spec: SandboxSpec) -> Guest:
-        return await self.start(spec)
-
-    async def start(self, spec: SandboxSpec, state: str = "") -> Guest:
-        """Empty but for `spec.files`, or as it was in a snapshot. When cancelled it starts all the same, and ends."""
-        starting = asyncio.ensure_future(self._start(spec, state))
-        try:
-            return await asyncio.shield(starting)
-        except asyncio.CancelledError:
-            ending = asyncio.ensure_future(_end(starting))
-            self._unwanted.add(ending)
-            ending.add_done_callback(self._unwanted.discard)
-            raise
-
-    async def _start(self, spec: SandboxSpec, state: str) -> Guest:
-        refuse(self.name, spec, self.capabilities())
-        name = f"{self.name}-{os.getpid()}-{next(self._numbers)}"
-        process, control = await self._launch(name, spec, state)
-        with contextlib.suppress(BrokenPipeError):  # it has ended: the channel says so
-            control.sendall(wire.pack_open(0, spec))
-        _, channel = await asyncio.get_running_loop().create_connection(lambda: wire.Channel(name), sock=control)
-        gone = asyncio.ensure_future(_ended(process))
-        box = local.Local(self, name, spec, None, None, channel, gone)  # type: ignore[arg-type]
-        self._alive.add(box)
-        gone.add_done_callback(lambda _: self._alive.discard(box))
-        try:
-            await channel.ready(30.0)
-            if spec.files:
-                await box.put_all(spec.files)
-        except FaultError as error:
-            await box.close()
-            raise FaultError("backend-lost", name, f"{error.fault.detail}: {await _said(process)}") from error
-        except OSError:
-            await box.close()
-            raise
-        return Guest(box)
-
-    async def _launch(
-        self, name: str, spec: SandboxSpec, state: str
-    ) -> tuple[asyncio.subprocess.Process, socket.socket]:
-        """The launcher's process and our end of the socket to the helper inside."""
-        if self.walls.door is None:
-            mine, theirs = socket.socketpair()
-            with theirs:
-                return await _spawned(self.walls.command(name, spec, "0", state), theirs), mine
-        with listening(self.walls.door / name, socket.SOCK_STREAM) as listener:
-            process = await _spawned(
-                self.walls.command(name, spec, f"{DOOR}/{name}", state), asyncio.subprocess.DEVNULL
-            )
-            ended = asyncio.ensure_future(process.wait())
-            coming = asyncio.ensure_future(asyncio.get_running_loop().sock_accept(listener))
-            try:
-                await asyncio.wait((coming, ended), timeout=60.0, return_when=asyncio.FIRST_COMPLETED)
-                if coming.done():
-                    return process, coming.result()[0]
-            finally:
-                coming.cancel()
-            if not ended.done():
-                process.terminate()
-            raise FaultError("backend-lost", name, f"the container did not start: {await _said(process)}")
-
-    async def close(self) -> None:
-        await asyncio.gather(*self._unwanted)
-        await asyncio.gather(*(box.close() for box in list(self._alive)))
-
-
-class Guest:
-    """One sandbox: what of `local.Local` works without mounts. See `core.protocols.Sandbox`."""
-
-    def __init__(self, box: local.Local) -> None:
-        self.use(box)
-
-    def use(self, box: local.Local) -> None:
-        self.local, self.id, self.capabilities = box, box.id, box.capabilities
-        self.exec, self.put, self.get, self.close = box.exec, box.put, box.get, box.close
+    backend: Backend
 
     def __getattr__(self, name: str) -> Any:
         raise AttributeError(
@@ -155,46 +64,112 @@ class Guest:
         )
 
 
-async def _spawned(argv: Sequence[str], stdin: Any) -> asyncio.subprocess.Process:
-    null, pipe = asyncio.subprocess.DEVNULL, asyncio.subprocess.PIPE
-    return await asyncio.create_subprocess_exec(
-        *argv, stdin=stdin, stdout=null, stderr=pipe, cwd="/", start_new_session=True
-    )
+class Backend(ABC):
+    """See `core.protocols.SandboxBackend`. Each kind of walls is a subclass, with its limits and its command line."""
+
+    name: str
+    limits: Mapping[str, Enforcement]
+    box: type[Guest] = Guest
+    door: Path | None = None  # where no descriptors are passed: a directory of the host, shown inside at `DOOR`
+
+    def __init__(self) -> None:
+        self._numbers = itertools.count()
+        self._alive: set[Guest] = set()
+        self._unwanted: set[asyncio.Future[None]] = set()
+
+    @abstractmethod
+    def command(self, name: str, spec: SandboxSpec, owner: str, state: str = "") -> Sequence[str]:
+        """The host's command line of a container whose first process is `HELPER guest OWNER`. `owner` is its standard
+        input, 0, or else the path of a socket inside, to connect to. `state` is a snapshot."""
+
+    def capabilities(self) -> Mapping[str, Enforcement]:
+        return self.limits
+
+    async def open(self, spec: SandboxSpec, state: str = "") -> Guest:
+        """Empty but for `spec.files`, or as it was in a snapshot. When cancelled it starts all the same, and ends."""
+        starting = asyncio.ensure_future(self._start(spec, state))
+        try:
+            return await asyncio.shield(starting)
+        except asyncio.CancelledError:
+            self._unwanted.add(ending := asyncio.ensure_future(_end(starting)))
+            ending.add_done_callback(self._unwanted.discard)
+            raise
+
+    async def close(self) -> None:
+        await asyncio.gather(*self._unwanted)
+        await asyncio.gather(*(box.close() for box in list(self._alive)))
+
+    async def _start(self, spec: SandboxSpec, state: str) -> Guest:
+        if spec.base != "host":
+            raise RefusedError(f"{self.name} knows the base 'host' only, the task asks for {spec.base!r}")
+        if spec.network != "none":
+            raise RefusedError(f"{self.name} has no network, the task asks for {spec.network!r}")
+        refuse_weak(spec, self.name, self.limits)
+        name = f"{self.name}-{os.getpid()}-{next(self._numbers)}"
+        with contextlib.ExitStack() as undo:
+            said = undo.enter_context(tempfile.TemporaryFile())
+            process, control = await self._launch(name, spec, state, said)
+            undo.pop_all()
+        with contextlib.suppress(BrokenPipeError):  # it has ended: the channel says so
+            control.sendall(wire.pack_open(0, spec))
+        channel = wire.Channel(name)
+        await asyncio.get_running_loop().create_connection(lambda: channel, sock=control)
+        gone = asyncio.ensure_future(_last_words(process, said))
+        box = self.box(name, spec, self.limits, surroundings(spec, _PATH), channel, gone, self)
+        self._alive.add(box)
+        gone.add_done_callback(lambda _: self._alive.discard(box))
+        try:
+            await box.started()
+        except FaultError as error:
+            await box.close()
+            raise FaultError("backend-lost", name, f"{error.fault.detail}: {gone.result()}") from error
+        except OSError:
+            await box.close()
+            raise
+        return box
+
+    async def _launch(
+        self, name: str, spec: SandboxSpec, state: str, said: IO[bytes]
+    ) -> tuple[subprocess.Popen[bytes], socket.socket]:
+        """The launcher's process and our end of the socket to the helper inside."""
+        if self.door is not None:
+            argv = self.command(name, spec, f"{DOOR}/{name}", state)
+            try:
+                return await asyncio.to_thread(at_door, self.door / name, socket.SOCK_STREAM, argv, said)
+            except RefusedError as error:
+                raise FaultError("backend-lost", name, str(error)) from error
+        mine, theirs = socket.socketpair()
+        with theirs:
+            return _spawned(self.command(name, spec, "0", state), theirs, said), mine
 
 
-async def _end(starting: asyncio.Future[Guest]) -> None:
-    with contextlib.suppress(FaultError, OSError):
-        await (await starting).close()
+def at_door(
+    door: Path, kind: socket.SocketKind, argv: Sequence[str], said: IO[bytes]
+) -> tuple[subprocess.Popen[bytes], socket.socket]:
+    """A launcher's process, and the socket by which the helper inside has come to `door`, which whoever may enter the
+    directory can connect to. Raises RefusedError with what the launcher complained of."""
+    with socket.socket(socket.AF_UNIX, kind) as listener:
+        listener.bind(str(door))
+        door.chmod(0o777)
+        listener.listen(1)
+        process = _spawned(argv, subprocess.DEVNULL, said)
+        end = time.monotonic() + _START
+        while time.monotonic() < end and process.poll() is None:
+            if select.select([listener], [], [], 0.05)[0]:
+                return process, listener.accept()[0]
+        process.terminate()
+        process.wait()
+        raise RefusedError(f"the container did not start: {_complaint(said)}")
 
 
-async def _ended(process: asyncio.subprocess.Process) -> None:
-    await process.wait()
-
-
-async def _said(process: asyncio.subprocess.Process) -> str:
-    """What the launcher complained of."""
-    assert process.stderr is not None
-    return (await process.stderr.read()).decode("utf-8", "replace").strip()[-1000:]
-
-
-def listening(path: Path, kind: socket.SocketKind) -> socket.socket:
-    """A socket at `path` that whoever may enter the directory can connect to."""
-    listener = socket.socket(socket.AF_UNIX, kind)
-    listener.bind(str(path))
-    path.chmod(0o777)
-    listener.listen(1)
-    listener.setblocking(False)
-    return listener
-
-
-def refuse(name: str, spec: SandboxSpec, offered: Mapping[str, Enforcement]) -> None:
-    """Raises RefusedError for what this backend cannot give."""
-    if spec.base != "host":
-        raise RefusedError(f"{name} knows the base 'host' only, the task asks for {spec.base!r}")
-    if spec.network != "none":
-        raise RefusedError(f"{name} has no network, the task asks for {spec.network!r}")
-    if weak := [f"{limit} is {offered.get(limit, 'none')}" for limit in spec.require if offered.get(limit) != "hard"]:
-        raise RefusedError(f"the task requires hard limits; with {name} {', '.join(weak)}")
+def try_out(what: str, argv: Sequence[str], seconds: float | None = None) -> None:
+    """Raises RefusedError with what the command complains of."""
+    try:
+        tried = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, timeout=seconds)
+    except subprocess.TimeoutExpired as error:
+        raise RefusedError(f"{what} does not work here: {error}") from error
+    if tried.returncode:
+        raise RefusedError(f"{what} does not work here: {tried.stderr.decode('utf-8', 'replace').strip()[-500:]}")
 
 
 def system_paths() -> tuple[list[str], list[tuple[str, str]]]:
@@ -209,13 +184,13 @@ def system_paths() -> tuple[list[str], list[tuple[str, str]]]:
     return shown, [(str(path.readlink()), str(path)) for path in top if path.is_symlink()]
 
 
-def own_folder(walls: object) -> Path:
-    """A directory that all can read, with our helper and the files of `ETC`; it goes when `walls` do."""
+def own_folder(owner: object) -> Path:
+    """A directory that all can read, with our helper and the files of `ETC`; it goes when its owner does."""
     for left in Path(tempfile.gettempdir()).glob("temper-walls-*-*"):  # by owners that were killed
         if not Path("/proc", left.name.split("-")[2]).exists():
             shutil.rmtree(left, ignore_errors=True)
     folder = Path(tempfile.mkdtemp(prefix=f"temper-walls-{os.getpid()}-"))
-    weakref.finalize(walls, shutil.rmtree, folder, ignore_errors=True)
+    weakref.finalize(owner, shutil.rmtree, folder, ignore_errors=True)
     folder.chmod(0o755)
     shutil.copy(local.helper(), folder / "helper")
     (folder / "helper").chmod(0o755)
@@ -230,3 +205,25 @@ def found(program: str, install: str) -> str:
     if path is None:
         raise MissingError(f"no {program} on PATH: {install}")
     return path
+
+
+def _spawned(argv: Sequence[str], stdin: Any, said: IO[bytes]) -> subprocess.Popen[bytes]:
+    null = subprocess.DEVNULL
+    return subprocess.Popen(argv, stdin=stdin, stdout=null, stderr=said, cwd="/", start_new_session=True)
+
+
+def _complaint(said: IO[bytes]) -> str:
+    said.seek(0)
+    return said.read().decode("utf-8", "replace").strip()[-1000:]
+
+
+async def _last_words(process: subprocess.Popen[bytes], said: IO[bytes]) -> str:
+    """What a launcher complained of, when it has ended."""
+    with said:
+        await local.exited(process)
+        return _complaint(said)
+
+
+async def _end(starting: asyncio.Future[Guest]) -> None:
+    with contextlib.suppress(FaultError, RefusedError, OSError):
+        await (await starting).close()

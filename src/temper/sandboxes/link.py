@@ -9,6 +9,7 @@ Messages are msgpack of the types below, decoded strictly; nothing else is accep
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import hmac
 import ipaddress
@@ -22,20 +23,22 @@ from msgspec import Raw, Struct
 
 from temper.core.errors import ConfigError
 from temper.core.task import SandboxSpec
+from temper.core.trace import Exit
 
 LARGEST = 256 << 20  # bytes of one message
 NOTHING = Raw(msgspec.msgpack.encode(None))
-GIVEN: dict[str, Any] = {  # what a call carries, by method; all but `open` and `cancel` are those of a sandbox
-    "open": tuple[SandboxSpec],
-    "exec": tuple[list[str], bytes, float, dict[str, str]],
-    "put": tuple[str, bytes],
-    "get": tuple[str],
-    "snapshot": tuple[()],
-    "rollback": tuple[str],
-    "fork": tuple[str, int],
-    "close": tuple[()],
-    "cancel": tuple[int],  # the number of a call that nobody waits for any more; has no answer
+METHODS: dict[str, tuple[Any, Any]] = {  # what a call carries, and gives; all but `open` and `cancel` are a sandbox's
+    "open": (tuple[SandboxSpec], None),
+    "exec": (tuple[list[str], bytes, float, dict[str, str]], Exit | None),
+    "put": (tuple[str, bytes], None),
+    "get": (tuple[str], bytes | None),
+    "snapshot": (tuple[()], str | None),
+    "rollback": (tuple[str], None),
+    "fork": (tuple[str, int], None),
+    "close": (tuple[()], None),
+    "cancel": (tuple[int], None),  # the number of a call that nobody waits for any more; has no answer
 }
+OPENING = ("open", "fork")  # whose answers are new sandboxes
 _HEAD = struct.Struct("!I")
 _CHALLENGE, _SEAL = 32, 16
 
@@ -47,17 +50,13 @@ class Call(Struct, frozen=True):
     given: Raw
 
 
-class Opened(Struct, frozen=True):
-    box: str
-    snapshots: bool
-
-
 class Answer(Struct, frozen=True):
-    """`failed`: (kind, text, a word of the blame table or an errno); kinds: fault, refused, os, wrong."""
+    """`opened`: names of new sandboxes. `failed`: (kind, text, a word of the blame table or an errno); kinds: fault,
+    os, wrong (a value), and the names of `core.errors`."""
 
     number: int
     result: Raw = NOTHING
-    opened: list[Opened] = []
+    opened: list[str] = []
     failed: tuple[str, str, str | int] | None = None
 
 
@@ -96,22 +95,14 @@ class Link:
         return hashlib.blake2b(struct.pack("!Q", place) + payload, key=self._key, digest_size=_SEAL).digest()
 
 
-def is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
-
-
-def check_port(port: int) -> None:
-    """Raises ConfigError."""
+def guard(host: str, port: int, key: bytes, tls: ssl.SSLContext | None, give: str) -> None:
+    """Beyond loopback both are needed; `give` says how. Raises ConfigError."""
     if not 0 <= port < 1 << 16:
         raise ConfigError(f"expected a port in 0..65535, got {port}")
-
-
-def guard(host: str, key: bytes, tls: ssl.SSLContext | None, give: str) -> None:
-    """Beyond loopback both are needed; `give` says how. Raises ConfigError."""
-    if not is_loopback(host) and not (key and tls):
+    loopback = host == "localhost"
+    with contextlib.suppress(ValueError):  # a name
+        loopback = ipaddress.ip_address(host).is_loopback
+    if not loopback and not (key and tls):
         missing = "a certificate" if key else "a key" if tls else "a key and a certificate"
         raise ConfigError(
             f"{host} is not loopback, so that sandboxes there need {missing}: {give}; or use a tunnel to loopback"

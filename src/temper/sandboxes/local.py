@@ -16,6 +16,7 @@ import os
 import socket
 import subprocess
 import sys
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
@@ -26,11 +27,12 @@ from temper.core.errors import ConfigError, MissingError, RefusedError
 from temper.core.protocols import Enforcement
 from temper.core.task import SandboxSpec
 from temper.sandboxes import network, wire
-from temper.sandboxes.box import GRACE, Local
+from temper.sandboxes.box import GRACE, Local, refuse_weak, surroundings
 from temper.sandboxes.images.records import Image
 from temper.sandboxes.images.store import Store
 
 _HELPER = Path(__file__).with_name("helper")
+_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"  # of an image that has its own /usr
 _STARTING = 16  # sandboxes being set up at once; more only wait for each other
 
 Spawn = Callable[[Sequence[str]], tuple[subprocess.Popen[bytes], socket.socket]]  # from paths: process, control socket
@@ -46,6 +48,10 @@ OPEN_DOORS: dict[str, str] = {
     "exhaust/pipe pages": _SHARED,
     "exhaust/queued signals": _SHARED,
 }
+LIMITS = (
+    "isolation", "network", "wall", "output", "file_size", "disk", "inodes", "pids", "open_files", "memory",
+    "cpu_seconds", "snapshots", "sessions", "quotas",
+)  # fmt: skip
 
 
 class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -66,38 +72,9 @@ def create(config: Config | None = None) -> Backend:
     return Backend(config or Config(), store)
 
 
-def probe() -> wire.Note:
-    """What the helper finds on this machine, without a backend. Raises as `create` does."""
-    process, control = _spawn([])
-    hello = _greeting(process, control)
-    control.close()
-    process.wait(GRACE)
-    return hello
-
-
 def seccomp_filter() -> bytes:
     """The filter that commands run under, as `bwrap --seccomp` reads it."""
     return subprocess.run([str(helper()), "filter"], capture_output=True, check=True).stdout
-
-
-def capabilities_of(hello: wire.Note) -> dict[str, Enforcement]:
-    """How each limit of a SandboxSpec holds here."""
-    return {
-        "isolation": "hard",
-        "network": "hard",
-        "wall": "hard",
-        "output": "hard",
-        "file_size": "hard",
-        "disk": "hard",
-        "inodes": "hard",
-        "pids": "hard",
-        "open_files": "hard",
-        "memory": "hard" if hello.memory else "advisory",
-        "cpu_seconds": "hard" if hello.cpu else "advisory",
-        "snapshots": "hard",
-        "sessions": "hard",
-        "quotas": "hard" if hello.privileged else "advisory",
-    }
 
 
 class Backend:
@@ -115,7 +92,11 @@ class Backend:
         self.process, self._control = (spawn or _spawn)([*layers, prefix, *shown])
         self.hello = _greeting(self.process, self._control)
         self._control.setblocking(False)
-        self._proxies: set[network.Proxy] = set()
+        found = {"memory": self.hello.memory, "cpu_seconds": self.hello.cpu, "quotas": self.hello.privileged}
+        self._capabilities: dict[str, Enforcement] = {
+            limit: "hard" if found.get(limit, True) else "advisory" for limit in LIMITS
+        }
+        self._proxies: weakref.WeakSet[network.Proxy] = weakref.WeakSet()
         self._store = store
         self._images: dict[str, Image] = {}
         self._held = contextlib.ExitStack()
@@ -126,11 +107,13 @@ class Backend:
         self._lost = ""
 
     def capabilities(self) -> Mapping[str, Enforcement]:
-        return capabilities_of(self.hello)
+        return self._capabilities
 
     async def open(self, spec: SandboxSpec) -> Local:
         """A new sandbox with `spec.files` in it. Raises RefusedError, FaultError("backend-lost")."""
-        self._check(spec)
+        if spec.network != "none":
+            network.parse(spec.network)
+        refuse_weak(spec, "local", self._capabilities)
         return await self.start(spec, self._image(spec.base))
 
     async def start(self, spec: SandboxSpec, image: Image | None, work: str = "") -> Local:
@@ -138,30 +121,25 @@ class Backend:
 
         `work`: a directory beside the layers, for a backend that builds: what is written to the root stays in it.
         """
-        self._attach()
+        if self._loop is None:
+            self._loop = asyncio.get_running_loop()
+            self._loop.add_reader(self._control.fileno(), self._listen)
         async with self._starting:
             return await self._start(spec, image, work)
 
     async def close(self) -> None:
         """Ends all sandboxes and the launcher."""
-        if self._loop is not None and self._control.fileno() >= 0:
-            self._loop.remove_reader(self._control.fileno())
         with contextlib.suppress(OSError):  # unlike a close, this also counts when a forked child has a copy
             self._control.shutdown(socket.SHUT_RDWR)
+        self._lose("the backend is closed")
         self._control.close()
-        self._lost = self._lost or "the backend is closed"
-        self._release()
-        await asyncio.gather(*(self.unserve(proxy) for proxy in tuple(self._proxies)))
+        await asyncio.gather(*(proxy.close() for proxy in tuple(self._proxies)))
         self._held.close()
-        await _exited(self.process)
-
-    def _check(self, spec: SandboxSpec) -> None:
-        if spec.network != "none":
-            network.parse(spec.network)
-        offered = self.capabilities()
-        weak = [f"{name} is {offered.get(name, 'none')}" for name in spec.require if offered.get(name) != "hard"]
-        if weak:
-            raise RefusedError(f"the task requires hard limits; here {', '.join(weak)}: see `temper doctor`")
+        try:
+            await asyncio.wait_for(exited(self.process), GRACE)
+        except TimeoutError:
+            self.process.kill()
+            self.process.wait()
 
     def _image(self, base: str) -> Image | None:
         """None for the host. The image stays in the store as long as this backend lives."""
@@ -175,63 +153,43 @@ class Backend:
             self._held.enter_context(file)
         return self._images[name]
 
-    def _attach(self) -> None:
-        if self._loop is None:
-            self._loop = asyncio.get_running_loop()
-            self._loop.add_reader(self._control.fileno(), self._listen)
-
     async def _start(self, spec: SandboxSpec, image: Image | None, work: str) -> Local:
         if self._lost:
             raise FaultError("backend-lost", "sandboxes.local", self._lost)
         loop = asyncio.get_running_loop()
         self._opened += 1
-        number = self._opened
+        number, name = self._opened, f"local-{os.getpid()}-{self._opened}"
         port = 0 if spec.network == "none" else network.PORT
         order = wire.pack_open(number, spec, port, image.stack(work) if image else "")
+        channel, proxy = wire.Channel(name), None
         mine, theirs = socket.socketpair()
-        mine.setblocking(False)
-        gone = self._gone[number] = loop.create_future()
-        with theirs:
+        try:
             try:
-                socket.send_fds(self._control, [order], [theirs.fileno()])
+                with theirs:
+                    socket.send_fds(self._control, [order], [theirs.fileno()])
             except OSError as error:
-                mine.close()
                 raise FaultError("backend-lost", "sandboxes.local", f"the launcher does not answer: {error}") from error
-        name = f"local-{os.getpid()}-{number}"
-        proxy = None
-        try:
-            if spec.network != "none":
-                proxy = await self._serve(mine, spec.network)
-            _, channel = await loop.create_connection(lambda: wire.Channel(name), sock=mine)
-        except BaseException:
-            mine.close()
-            await self.unserve(proxy)
-            raise
-        box = Local(self, name, spec, image, proxy, channel, gone)
-        try:
-            await channel.ready(30.0)
-            if spec.files:
-                await box.put_all(spec.files)
+            gone = self._gone[number] = loop.create_future()
+            if port and (listening := await wire.socket_with_ready(mine, 30.0)) is not None:  # else it tells why
+                proxy = network.Proxy(spec.network)
+                self._proxies.add(proxy)
+                await proxy.serve(listening)
+            await loop.create_connection(lambda: channel, sock=mine)
+            env = self._surroundings(spec, image)
+            box = Local(name, spec, self._capabilities, env, channel, gone, self, image, proxy)
+            await box.started()
+            return box
         except BaseException:
             channel.close()
-            await self.unserve(proxy)
+            mine.close()
+            if proxy is not None:
+                await proxy.close()
             raise
-        return box
 
-    async def _serve(self, control: socket.socket, allowed: tuple[str, ...]) -> network.Proxy | None:
-        """The proxy of a box that is about to be ready; None for one that fails, which tells why by itself."""
-        listening = await wire.socket_with_ready(control, 30.0)
-        if listening is None:
-            return None
-        proxy = network.Proxy(allowed)
-        await proxy.serve(listening)
-        self._proxies.add(proxy)
-        return proxy
-
-    async def unserve(self, proxy: network.Proxy | None) -> None:
-        if proxy is not None:
-            self._proxies.discard(proxy)
-            await proxy.close()
+    def _surroundings(self, spec: SandboxSpec, image: Image | None) -> dict[str, str]:
+        path = self.path if image is None or image.over_host else _PATH
+        proxy = {} if spec.network == "none" else network.environment()
+        return surroundings(spec, path, {**proxy, **(image.env if image else {})})
 
     def _listen(self) -> None:
         """The launcher says which boxes are no more, or has gone itself."""
@@ -244,16 +202,16 @@ class Backend:
                 packet = b""
             note = wire.unpack_note(packet) if packet else "the launcher has gone"
             if isinstance(note, str):
-                self._lost = self._lost or note
-                assert self._loop is not None
-                self._loop.remove_reader(self._control.fileno())
-                self._release()
+                self._lose(note)
                 return
             gone = self._gone.pop(note.id, None)
             if gone and not gone.done():
                 gone.set_result(None)
 
-    def _release(self) -> None:
+    def _lose(self, why: str) -> None:
+        self._lost = self._lost or why
+        if self._loop is not None and self._control.fileno() >= 0:
+            self._loop.remove_reader(self._control.fileno())
         for gone in self._gone.values():
             if not gone.done():
                 gone.set_result(None)
@@ -312,19 +270,15 @@ def _greeting(process: subprocess.Popen[bytes], control: socket.socket) -> wire.
     return note
 
 
-async def _exited(process: subprocess.Popen[bytes]) -> None:
-    """Waits for the process without blocking the loop; kills it after a while."""
-    if process.poll() is not None:
-        return
-    loop = asyncio.get_running_loop()
-    watched = os.pidfd_open(process.pid)
-    ended = loop.create_future()
-    loop.add_reader(watched, lambda: ended.done() or ended.set_result(None))
-    try:
-        done, _ = await asyncio.wait((ended,), timeout=GRACE)
-        if not done:
-            process.kill()
-    finally:
-        loop.remove_reader(watched)
-        os.close(watched)
-    process.wait()
+async def exited(process: subprocess.Popen[bytes]) -> None:
+    """Waits for its end without blocking the loop."""
+    if process.poll() is None:
+        loop = asyncio.get_running_loop()
+        watched, ended = os.pidfd_open(process.pid), loop.create_future()
+        loop.add_reader(watched, lambda: ended.done() or ended.set_result(None))
+        try:
+            await ended
+        finally:
+            loop.remove_reader(watched)
+            os.close(watched)
+        process.wait()

@@ -16,26 +16,15 @@ import ipaddress
 import socket
 from collections.abc import Coroutine, Sequence
 
-from msgspec import Struct
-
 from temper.core.errors import ConfigError
 
 PORT = 3128  # on the sandbox's loopback
 CONNECTIONS = 64  # of one sandbox at once
 HEAD_SIZE = 16 << 10
-HEAD_SECONDS = 15.0
-CONNECT_SECONDS = 15.0
-DRAIN_SECONDS = 15.0
+SECONDS = 15.0  # for a head to come, for a connection, for the last bytes to go
 _PLAIN_PORTS = (80, 443)  # of an entry that names none
 _NAT64 = ipaddress.ip_network("64:ff9b::/96")
 _HOP_BY_HOP = {"connection", "keep-alive", "proxy-connection", "proxy-authorization", "te", "upgrade", "host"}
-
-
-class Entry(Struct, frozen=True):
-    """One line of an allow-list: a name or an address, and the ports that may be reached."""
-
-    host: str
-    ports: tuple[int, ...]
 
 
 class RefusalError(Exception):
@@ -53,16 +42,23 @@ def environment() -> dict[str, str]:
     return names | {name.lower(): value for name, value in names.items()}
 
 
-def parse(allowed: Sequence[str]) -> list[Entry]:
-    """Entries host, host:port, address, [v6 address]:port. Raises ConfigError."""
-    return [_entry(text) for text in allowed]
+def parse(allowed: Sequence[str]) -> set[tuple[str, int]]:
+    """Hosts and ports of entries host, host:port, address, [v6 address]:port. Raises ConfigError."""
+    found: set[tuple[str, int]] = set()
+    for entry in allowed:
+        try:
+            host, port = _split(entry)
+        except ValueError:
+            raise ConfigError(f"network: expected host or host:port, got {entry!r}") from None
+        found |= {(host, number) for number in ((port,) if port else _PLAIN_PORTS)}
+    return found
 
 
 class Proxy:
     """Serves one sandbox's listening socket until it is closed."""
 
     def __init__(self, allowed: Sequence[str]) -> None:
-        self.entries = parse(allowed)
+        self._allowed = parse(allowed)
         self._tasks: set[asyncio.Task[None]] = set()
         self._server: asyncio.Server | None = None
 
@@ -100,10 +96,10 @@ class Proxy:
             except (OSError, asyncio.IncompleteReadError, TimeoutError):
                 pass  # one of the two ends has gone
             with contextlib.suppress(OSError, TimeoutError):
-                await asyncio.wait_for(writer.drain(), DRAIN_SECONDS)
+                await asyncio.wait_for(writer.drain(), SECONDS)
 
     async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        async with asyncio.timeout(HEAD_SECONDS):
+        async with asyncio.timeout(SECONDS):
             try:
                 head = (await reader.readuntil(b"\r\n\r\n")).decode("ascii")
             except (asyncio.LimitOverrunError, UnicodeDecodeError):
@@ -150,13 +146,13 @@ class Proxy:
         except ValueError:
             raise RefusalError("400 Bad Request", f"expected host:port, got {authority!r}") from None
         port = number or port
-        if port is None or not any(entry.host == host and port in entry.ports for entry in self.entries):
+        if port is None or (host, port) not in self._allowed:
             raise RefusalError("403 Forbidden", f"{authority} is not on this sandbox's list (SandboxSpec.network)")
         loop = asyncio.get_running_loop()
         try:
-            async with asyncio.timeout(CONNECT_SECONDS):
+            async with asyncio.timeout(SECONDS):
                 found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-                addresses = [where[4][0] for where in found if self._may(str(where[4][0]), port)]
+                addresses = [address for where in found if self._may(address := str(where[4][0]), port)]
                 if not addresses:
                     raise RefusalError("403 Forbidden", f"{host} has no public address, nor one that the list names")
                 return await asyncio.open_connection(addresses[0], port, limit=HEAD_SIZE)
@@ -166,8 +162,7 @@ class Proxy:
     def _may(self, address: str, port: int) -> bool:
         """Is it a public address, or one that is on the list itself?"""
         found = _meant(ipaddress.ip_address(address.partition("%")[0]))
-        listed = any(entry.host == str(found) and port in entry.ports for entry in self.entries)
-        return listed or (found.is_global and not found.is_multicast)
+        return (str(found), port) in self._allowed or (found.is_global and not found.is_multicast)
 
 
 def _meant(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
@@ -176,14 +171,6 @@ def _meant(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> ipaddress.
         return address
     nat64 = ipaddress.IPv4Address(int(address) & 0xFFFFFFFF) if address in _NAT64 else None
     return address.ipv4_mapped or address.sixtofour or nat64 or address
-
-
-def _entry(text: str) -> Entry:
-    try:
-        host, port = _split(text)
-    except ValueError:
-        raise ConfigError(f"network: expected host or host:port, got {text!r}") from None
-    return Entry(host, (port,) if port else _PLAIN_PORTS)
 
 
 def _split(text: str) -> tuple[str, int | None]:

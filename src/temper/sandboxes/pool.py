@@ -16,7 +16,8 @@ import collections
 import contextlib
 import time
 import weakref
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -25,7 +26,7 @@ from msgspec import Struct
 
 from temper.core import registry
 from temper.core.blame import FaultError
-from temper.core.protocols import Enforcement, Sandbox, SandboxBackend, Snapshots
+from temper.core.protocols import Enforcement, Sandbox, SandboxBackend, Sessions, Snapshots
 from temper.core.task import SandboxSpec
 
 _DOUBTFUL = 5.0  # a sandbox that has been warm for longer is tried before it is handed out
@@ -70,7 +71,7 @@ class Pace:
 
 
 @contextlib.asynccontextmanager
-async def leased(backend: SandboxBackend, whom: str) -> AsyncIterator[SandboxBackend]:
+async def leased(backend: SandboxBackend, whom: str) -> AsyncGenerator[SandboxBackend]:
     """`backend` for one rollout, whose name is its own; a backend that is no pool is given as it is."""
     try:
         yield named(backend, whom)
@@ -88,11 +89,8 @@ class Lease:
     """The pool, for one user of it."""
 
     def __init__(self, pool: Pool, whom: str) -> None:
-        self._pool = pool
-        self._whom = whom
-
-    def capabilities(self) -> Mapping[str, Enforcement]:
-        return self._pool.capabilities()
+        self._pool, self._whom = pool, whom
+        self.capabilities = pool.capabilities
 
     async def open(self, spec: SandboxSpec) -> Sandbox:
         return await self._pool.open(spec, self._whom)
@@ -104,18 +102,17 @@ class Lease:
 class Pool:
     def __init__(self, backend: SandboxBackend, config: Config, available: Callable[[], int] | None = None) -> None:
         """`available`: bytes of memory that are free now; this machine's by default."""
-        self.backend = backend
-        self.config = config
+        self.backend, self.config = backend, config
         self.pace = Pace()
         self._available = available or free_memory
-        self._boxes: dict[int, _Held] = {}
+        self._boxes: set[_Held] = set()
         self._warm: dict[bytes, list[_Held]] = {}  # by spec; the spec used last comes last
         self._target: collections.Counter[bytes] = collections.Counter()
         self._starting: list[int] = []  # memory of each
-        self._queue: collections.deque[tuple[int, asyncio.Future[None]]] = collections.deque()
+        self._turn = asyncio.Lock()  # held by the first of those who wait; it hands itself on in order
+        self._changed = asyncio.Event()
         self._refilling = asyncio.Lock()
         self._tasks: set[asyncio.Task[None]] = set()
-        self._timer: asyncio.TimerHandle | None = None
         self._closed = False
 
     def capabilities(self) -> Mapping[str, Enforcement]:
@@ -124,7 +121,7 @@ class Pool:
     def census(self) -> list[Alive]:
         """What is alive, the oldest first."""
         now = time.monotonic()
-        found = [Alive(h.box.id, "leased" if h.whom else "warm", h.whom, now - h.since) for h in self._boxes.values()]
+        found = [Alive(h.box.id, "leased" if h.whom else "warm", h.whom, now - h.since) for h in self._boxes]
         return sorted(found, key=lambda alive: -alive.seconds)
 
     async def open(self, spec: SandboxSpec, whom: str = "somebody") -> Pooled:
@@ -134,31 +131,29 @@ class Pool:
         held = await self._from_stock(key)
         if held is None:
             self._target[key] = min(self._target[key] + 1, self.config.warm)
-            await self._admitted(whom, bare)
+            await self._admitted(whom, bare.memory)
             held = await self._started(bare)
         held.whom, held.since = whom, time.monotonic()
         try:
             await _put(held.box, spec.files)
         except BaseException:
-            await self._end(held)
+            await self.finish(held)
             raise
         self._background(self._refill(key, bare))
-        return (PooledSnapshots if isinstance(held.box, Snapshots) else Pooled)(self, held)
+        return Pooled(self, held)
 
     async def end(self, whom: str) -> None:
         """Closes all that is leased to `whom`."""
-        theirs = [held for held in self._boxes.values() if held.whom == whom]
-        await asyncio.gather(*(self._end(held) for held in theirs), return_exceptions=True)
+        theirs = [held for held in self._boxes if held.whom == whom]
+        await asyncio.gather(*map(self.finish, theirs), return_exceptions=True)
 
     async def close(self) -> None:
         self._closed = True
-        for _, turn in self._queue:
-            if not turn.done():
-                turn.set_exception(FaultError("backend-lost", "sandboxes.pool", "the pool is closed"))
+        self._changed.set()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        await asyncio.gather(*(held.box.close() for held in self._boxes.values()), return_exceptions=True)
+        await asyncio.gather(*(held.box.close() for held in self._boxes), return_exceptions=True)
         await self.backend.close()
 
     # ---- starting ----
@@ -167,49 +162,36 @@ class Pool:
         """A new sandbox; its memory is among those of `_starting`."""
         began = time.monotonic()
         try:
-            held = _Held(await self.backend.open(spec))
-            self._boxes[id(held)] = held
+            held = self.hold(await self.backend.open(spec), "")
             self.pace.started(time.monotonic() - began)
             return held
         finally:
             self._starting.remove(spec.memory)
-            self._look()
+            self._changed.set()
 
-    async def _admitted(self, whom: str, spec: SandboxSpec) -> None:
-        turn = asyncio.get_running_loop().create_future()
-        entry = (spec.memory, turn)
-        self._queue.append(entry)
-        self._look()
+    def hold(self, box: Sandbox, whom: str) -> _Held:
+        held = _Held(box, whom)
+        self._boxes.add(held)
+        return held
+
+    async def _admitted(self, whom: str, memory: int) -> None:
+        """Its memory is among those of `_starting` then."""
         try:
-            async with asyncio.timeout(self.config.wait):
-                await turn
-        except BaseException as error:
-            if turn.done() and not turn.cancelled() and not turn.exception():
-                self._starting.remove(spec.memory)  # it was its turn at that very moment
-            elif entry in self._queue:
-                self._queue.remove(entry)
-            self._look()
-            if isinstance(error, TimeoutError):
-                raise FaultError("wait-limit", "sandboxes.pool", self._why(whom, spec)) from None
-            raise
-
-    def _look(self) -> None:
-        """Lets those who wait go on, in order, as long as there is room."""
-        while self._queue and self._has_room(self._queue[0][0]):
-            memory, turn = self._queue.popleft()
-            if not turn.done():
+            async with asyncio.timeout(self.config.wait), self._turn:
+                while not self._has_room(memory):
+                    if len(self._starting) < self.pace.limit:
+                        self._make_room()
+                    self._changed.clear()
+                    again = asyncio.get_running_loop().call_later(_AGAIN, self._changed.set)
+                    await self._changed.wait()
+                    again.cancel()
                 self._starting.append(memory)
-                turn.set_result(None)
-        if self._queue and len(self._starting) < self.pace.limit:
-            self._make_room()
-        if self._queue and self._timer is None and not self._closed:
-            self._timer = asyncio.get_running_loop().call_later(_AGAIN, self._look_again)
-
-    def _look_again(self) -> None:
-        self._timer = None
-        self._look()
+        except TimeoutError:
+            raise FaultError("wait-limit", "sandboxes.pool", self._why(whom, memory)) from None
 
     def _has_room(self, memory: int) -> bool:
+        if self._closed:
+            raise FaultError("backend-lost", "sandboxes.pool", "the pool is closed")
         if len(self._boxes) + len(self._starting) >= self.config.alive or len(self._starting) >= self.pace.limit:
             return False
         if not self._boxes and not self._starting:
@@ -221,14 +203,14 @@ class Pool:
         for key, stock in self._warm.items():
             if stock:
                 self._target[key] = 0
-                self._background(self._end(stock.pop(0)))
+                self._background(self.finish(stock.pop(0)))
                 return
 
-    def _why(self, whom: str, spec: SandboxSpec) -> str:
+    def _why(self, whom: str, memory: int) -> str:
         alive = self.census()
         oldest = f"; the oldest is {alive[0].id}, {alive[0].state} {alive[0].whom}" if alive else ""
         return (
-            f"{whom} waited {self.config.wait:g} s for a sandbox of {spec.memory >> 20} MiB: {len(alive)} of "
+            f"{whom} waited {self.config.wait:g} s for a sandbox of {memory >> 20} MiB: {len(alive)} of "
             f"{self.config.alive} alive, {len(self._starting)} starting, {self._available() >> 20} MiB free, of which "
             f"{self.config.reserve >> 20} are reserved{oldest}"
         )
@@ -236,48 +218,44 @@ class Pool:
     # ---- the stock ----
 
     async def _from_stock(self, key: bytes) -> _Held | None:
-        stock = self._warm.pop(key, [])
-        self._warm[key] = stock
+        stock = self._warm[key] = self._warm.pop(key, [])
         while stock:
             held = stock.pop()
             if time.monotonic() - held.since < _DOUBTFUL:
                 return held
             try:
                 await held.box.exec(["true"])
-            except FaultError:
-                await self._end(held)
-            except BaseException:
-                await self._end(held)
-                raise
-            else:
                 return held
+            except BaseException as error:
+                await self.finish(held)
+                if not isinstance(error, FaultError):
+                    raise
         return None
 
     async def _refill(self, key: bytes, spec: SandboxSpec) -> None:
         """Starts what this spec's stock lacks, while nobody waits."""
         async with self._refilling:
-            while not self._queue and len(self._warm[key]) < self._target[key] and self._has_room(spec.memory):
+            while not self._turn.locked() and len(self._warm[key]) < self._target[key] and self._has_room(spec.memory):
                 if sum(len(stock) for stock in self._warm.values()) >= self.config.warm:
                     self._make_room()
                 self._starting.append(spec.memory)
-                held = await self._started(spec)
-                self._warm[key].append(held)
+                self._warm[key].append(await self._started(spec))
 
     # ---- ending ----
 
-    async def _end(self, held: _Held) -> None:
+    async def finish(self, held: _Held) -> None:
         if not held.ending:
             held.ending = True
             try:
                 await held.box.close()
             finally:
-                del self._boxes[id(held)]
-                self._look()
+                self._boxes.discard(held)
+                self._changed.set()
 
-    def _dropped(self, held: _Held, loop: asyncio.AbstractEventLoop) -> None:
+    def dropped(self, held: _Held, loop: asyncio.AbstractEventLoop) -> None:
         """The handle was collected, perhaps in another thread."""
         if not held.ending and not loop.is_closed():
-            loop.call_soon_threadsafe(lambda: self._background(self._end(held)))
+            loop.call_soon_threadsafe(lambda: self._background(self.finish(held)))
 
     def _background(self, work: Any) -> None:
         task = asyncio.get_running_loop().create_task(work)
@@ -291,52 +269,41 @@ class Pool:
             task.exception()
 
 
+@dataclass(eq=False)
 class _Held:
     """A sandbox of the pool; `whom` is "" while it is warm."""
 
-    def __init__(self, box: Sandbox) -> None:
-        self.box = box
-        self.whom = ""
-        self.ending = False
-        self.since = time.monotonic()
+    box: Sandbox
+    whom: str
+    ending: bool = False
+    since: float = field(default_factory=time.monotonic)
 
 
 class Pooled:
-    """A leased sandbox: the backend's own, but for `close`."""
+    """A leased sandbox: the backend's own, but for `close` and for `fork`, where the backend has that."""
 
     def __init__(self, pool: Pool, held: _Held) -> None:
-        self.id = held.box.id
-        self.capabilities = held.box.capabilities
-        self.exec, self.put, self.get = held.box.exec, held.box.put, held.box.get
-        self._pool = pool
-        self._held = held
-        weakref.finalize(self, pool._dropped, held, asyncio.get_running_loop()).atexit = False
+        box = held.box
+        self.id, self.capabilities = box.id, box.capabilities
+        self.exec, self.put, self.get = box.exec, box.put, box.get
+        if isinstance(box, Snapshots):
+            self.snapshot, self.rollback = box.snapshot, box.rollback
+        if isinstance(box, Sessions):
+            self.session = box.session
+        self._pool, self._held = pool, held
+        weakref.finalize(self, pool.dropped, held, asyncio.get_running_loop()).atexit = False
 
     def __getattr__(self, name: str) -> Any:
         """What else the backend's sandboxes can do."""
         return getattr(self._held.box, name)
 
-    async def close(self) -> None:
-        await self._pool._end(self._held)
-
-
-class PooledSnapshots(Pooled):
-    async def snapshot(self) -> str:
-        return await self._held.box.snapshot()  # type: ignore[attr-defined]
-
-    async def rollback(self, snapshot: str) -> None:
-        await self._held.box.rollback(snapshot)  # type: ignore[attr-defined]
-
-    async def fork(self, snapshot: str, n: int) -> list[Sandbox]:
+    async def fork(self, snapshot: str, n: int) -> list[Pooled]:
         """The forks are of the same lease; they are admitted at once, since their rollout goes on only with them."""
         boxes = await self._held.box.fork(snapshot, n)  # type: ignore[attr-defined]
-        forks: list[Sandbox] = []
-        for box in boxes:
-            held = _Held(box)
-            held.whom = self._held.whom
-            self._pool._boxes[id(held)] = held
-            forks.append(PooledSnapshots(self._pool, held))
-        return forks
+        return [Pooled(self._pool, self._pool.hold(box, self._held.whom)) for box in boxes]
+
+    async def close(self) -> None:
+        await self._pool.finish(self._held)
 
 
 async def _put(box: Sandbox, files: Mapping[str, bytes]) -> None:
@@ -350,9 +317,8 @@ async def _put(box: Sandbox, files: Mapping[str, bytes]) -> None:
 
 def free_memory() -> int:
     """Bytes that can be used without swapping: the machine's, or what this process's cgroup leaves."""
-    for line in Path("/proc/meminfo").read_text().splitlines():
-        if line.startswith("MemAvailable:"):
-            free = int(line.split()[1]) << 10
+    fields = dict(line.split(":") for line in Path("/proc/meminfo").read_text().splitlines())
+    free = int(fields["MemAvailable"].split()[0]) << 10
     limit, used = Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory.current")
     if limit.exists() and (text := limit.read_text().strip()) != "max":
         free = min(free, int(text) - int(used.read_text()))

@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
+from temper.core import errors
 from temper.core.blame import FaultError
 from temper.core.errors import ConfigError, MissingError, RefusedError
 from temper.core.protocols import Enforcement
@@ -67,17 +68,17 @@ class Backend:
         if not host or not port.isdigit():
             raise ConfigError(f"sandboxes remote: expected an address like 10.0.0.5:{PORT}, got {config.address!r}")
         self._host, self._port, self._key = host.strip("[]"), int(port), read_key(config.key_file)
-        link.check_port(self._port)
         self._tls = link.tls_of(config.certificate)
-        link.guard(self._host, self._key, self._tls, "key_file and certificate")
+        link.guard(self._host, self._port, self._key, self._tls, "key_file and certificate")
         self._link: link.Link | None = None
         self._listener: asyncio.Task[None] | None = None
         self._numbers = itertools.count(1)
         self._waiting: dict[int, asyncio.Future[link.Answer]] = {}
         self._connecting = asyncio.Lock()
+        self._capabilities: Mapping[str, Enforcement] = {}
         self.lost = ""
         with ThreadPoolExecutor(1) as asking:  # the caller may be in an event loop, or have none yet
-            self._capabilities = asking.submit(asyncio.run, self._ask()).result()
+            asking.submit(asyncio.run, self._ask()).result()
 
     def capabilities(self) -> Mapping[str, Enforcement]:
         return self._capabilities
@@ -85,9 +86,10 @@ class Backend:
     async def open(self, spec: SandboxSpec) -> Remote:
         async with self._connecting:
             if self._link is None and not self.lost:
-                self._link, _ = await self._connect()
+                self._link = await self._connect()
                 self._listener = asyncio.create_task(self._listen(self._link))
-        return self.box((await self.call("", "open", spec)).opened[0])
+        (box,) = await self.call("", "open", spec)
+        return box
 
     async def close(self) -> None:
         self._lose("the backend is closed")
@@ -95,42 +97,53 @@ class Backend:
             self._listener.cancel()
             await asyncio.gather(self._listener, return_exceptions=True)
 
-    def box(self, opened: link.Opened) -> Remote:
-        return (RemoteSnapshots if opened.snapshots else Remote)(self, opened.box)
-
-    async def call(self, box: str, method: str, *given: Any, seconds: float = 0.0) -> link.Answer:
-        """Raises what the sandbox over there raised. A call that is cancelled here is cancelled there."""
+    async def call(self, box: str, method: str, *given: Any, seconds: float = 0.0) -> Any:
+        """What the method gives, or raises, over there. A call that is cancelled here is cancelled there."""
         if self.lost or self._link is None:
             raise self._fault()
         number = next(self._numbers)
-        self._waiting[number] = asyncio.get_running_loop().create_future()
+        waiting = self._waiting[number] = asyncio.get_running_loop().create_future()
         try:
             self._send(number, box, method, *given)
-            await self._link.drain()
-            return await asyncio.wait_for(self._waiting[number], seconds + _GRACE)
-        except (TimeoutError, ConnectionError) as error:
+            async with asyncio.timeout(seconds + _GRACE):
+                await self._link.drain()
+                answer: link.Answer = await waiting
+            result = msgspec.msgpack.decode(answer.result, type=link.METHODS[method][1])
+        except (TimeoutError, ConnectionError, msgspec.MsgspecError) as error:
             self._lose(str(error) or f"waited {seconds + _GRACE:.0f} s for {method}")
             raise self._fault() from error
         except asyncio.CancelledError:
-            if not self.lost:
+            waiting.cancel()
+            if waiting.cancelled():
                 self._send(0, "", "cancel", number)
+            elif waiting.exception() is None:  # it came at that very moment
+                self._disown(waiting.result())
             raise
         finally:
             del self._waiting[number]
+        if answer.failed is not None:
+            raise _error(*answer.failed)
+        if method not in link.OPENING:
+            return result
+        kind = Remote if self._capabilities.get("snapshots", "none") == "none" else RemoteSnapshots
+        return [kind(self, name) for name in answer.opened]
 
     def _send(self, number: int, box: str, method: str, *given: Any) -> None:
         assert self._link is not None
         self._link.send(link.Call(number, box, method, msgspec.Raw(msgspec.msgpack.encode(given))))
 
-    async def _ask(self) -> Mapping[str, Enforcement]:
+    def _disown(self, answer: link.Answer) -> None:
+        """Nobody waits for it any more: what it opened is closed."""
+        for orphan in answer.opened:
+            self._send(next(self._numbers), orphan, "close")
+
+    async def _ask(self) -> None:
         try:
-            proven, found = await self._connect()
+            (await self._connect()).close()
         except FaultError as error:
             raise RefusedError(error.fault.detail) from error
-        proven.close()
-        return found
 
-    async def _connect(self) -> tuple[link.Link, Mapping[str, Enforcement]]:
+    async def _connect(self) -> link.Link:
         try:
             async with asyncio.timeout(_CONNECT):
                 reader, writer = await asyncio.open_connection(self._host, self._port, ssl=self._tls)
@@ -138,7 +151,8 @@ class Backend:
                     proven = await link.greet(reader, writer, self._key, client=True)
                     hello: link.Answer = await proven.receive(link.Answer)
                     offered = msgspec.msgpack.decode(hello.result, type=dict[str, Enforcement])
-                    return proven, {**offered, "sessions": "none"}  # the wire has no turns
+                    self._capabilities = {**offered, "sessions": "none"}  # the wire has no turns
+                    return proven
                 except BaseException:
                     writer.transport.abort()
                     raise
@@ -152,12 +166,9 @@ class Backend:
                 answer: link.Answer = await proven.receive(link.Answer)
                 waiting = self._waiting.get(answer.number)
                 if waiting is None or waiting.done():
-                    for orphan in answer.opened:
-                        self._send(next(self._numbers), orphan.box, "close")
-                elif answer.failed is None:
-                    waiting.set_result(answer)
+                    self._disown(answer)
                 else:
-                    waiting.set_exception(_error(*answer.failed))
+                    waiting.set_result(answer)
         except OSError as error:
             self._lose(f"the connection broke: {error}")
 
@@ -178,7 +189,8 @@ def _error(kind: str, text: str, more: str | int) -> Exception:
         return FaultError(str(more), "remote", text)
     if kind == "os":
         return OSError(int(more), text)
-    return RefusedError(text) if kind == "refused" else ValueError(text)
+    known = getattr(errors, kind, None)
+    return known(text) if isinstance(known, type) and issubclass(known, errors.TemperError) else ValueError(text)
 
 
 class Remote:
@@ -194,14 +206,13 @@ class Remote:
         self, argv: Sequence[str], *, stdin: bytes = b"", seconds: float = 10.0, env: Mapping[str, str] | None = None
     ) -> Exit:
         given = (list(argv), stdin, seconds, dict(env or {}))
-        answer = await self._backend.call(self.id, "exec", *given, seconds=seconds)
-        return msgspec.msgpack.decode(answer.result, type=Exit)
+        return await self._backend.call(self.id, "exec", *given, seconds=seconds)
 
     async def put(self, path: str, content: bytes) -> None:
         await self._backend.call(self.id, "put", path, content)
 
     async def get(self, path: str) -> bytes:
-        return msgspec.msgpack.decode((await self._backend.call(self.id, "get", path)).result, type=bytes)
+        return await self._backend.call(self.id, "get", path)
 
     async def close(self) -> None:
         """When the connection is lost, the server closes what it held."""
@@ -214,11 +225,10 @@ class RemoteSnapshots(Remote):
     """One that can snapshot over there. See `core.protocols.Snapshots`."""
 
     async def snapshot(self) -> str:
-        return msgspec.msgpack.decode((await self._backend.call(self.id, "snapshot")).result, type=str)
+        return await self._backend.call(self.id, "snapshot")
 
     async def rollback(self, snapshot: str) -> None:
         await self._backend.call(self.id, "rollback", snapshot)
 
     async def fork(self, snapshot: str, n: int) -> list[Remote]:
-        answer = await self._backend.call(self.id, "fork", snapshot, n)
-        return [self._backend.box(opened) for opened in answer.opened]
+        return await self._backend.call(self.id, "fork", snapshot, n)

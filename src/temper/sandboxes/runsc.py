@@ -7,11 +7,9 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 from collections.abc import Mapping
 from typing import Any
 
-from temper.core.errors import RefusedError
 from temper.core.protocols import Enforcement
 from temper.core.task import SandboxSpec
 from temper.sandboxes import bubblewrap, guest
@@ -27,39 +25,31 @@ OPEN_DOORS = {
     "look/host processes": "gVisor of 2022 lets a program end its first process, which counts as our fault",
     "look/kernel memory": _OWN,
     "look/the host's /sys": _OWN,
-    **{
-        f"climb/{name}": _OWN
-        for name in (
-            "uid_map",
-            "maps of pid 1",
-            "environment of pid 1",
-            "descriptors of pid 1",
-            "/dev/fuse",
-            "/dev/net/tun",
-        )
-    },
+    "climb/uid_map": _OWN,
+    "climb/maps of pid 1": _OWN,
+    "climb/environment of pid 1": _OWN,
+    "climb/descriptors of pid 1": _OWN,
+    "climb//dev/fuse": _OWN,
+    "climb//dev/net/tun": _OWN,
 }
 
 
-def create(config: None = None) -> guest.Backend:
+def create(config: None = None) -> Backend:
     """Raises MissingError without runsc, RefusedError where it does not work."""
-    return guest.Backend("runsc", Walls())
+    return Backend()
 
 
-class Walls:
-    """See `guest.Walls`."""
-
-    capabilities: Mapping[str, Enforcement] = {**guest.LIMITS, "disk": "advisory", "own kernel": "hard"}
-    door = None
+class Backend(guest.Backend):
+    name = "runsc"
+    limits: Mapping[str, Enforcement] = {**guest.LIMITS, "disk": "advisory", "own kernel": "hard"}
 
     def __init__(self) -> None:
+        super().__init__()
         self._runsc = guest.found("runsc", "see https://gvisor.dev/docs/user_guide/install/")
         self._folder = guest.own_folder(self)
         rootless = [] if os.geteuid() == 0 else ["--rootless"]
         self._options = [*rootless, "--network=none", "--ignore-cgroups", f"--root={self._folder}/state"]
-        tried = subprocess.run([self._runsc, *self._options, "do", "true"], capture_output=True, timeout=60)
-        if tried.returncode:
-            raise RefusedError(f"runsc does not work here: {tried.stderr.decode('utf-8', 'replace').strip()[-500:]}")
+        guest.try_out("runsc", [self._runsc, *self._options, "do", "true"], 60.0)
 
     def command(self, name: str, spec: SandboxSpec, owner: str, state: str = "") -> list[str]:
         bundle = self._folder / name

@@ -13,10 +13,11 @@ from collections.abc import AsyncGenerator
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from temper.core.blame import FaultError
-from temper.core.errors import RefusedError
-from temper.core.protocols import Sandbox, SandboxBackend, Snapshots
+from temper.core.errors import RefusedError, TemperError
+from temper.core.protocols import Sandbox, SandboxBackend
 from temper.sandboxes import link
 
 _GREETING = 10.0
@@ -28,8 +29,7 @@ async def serving(
 ) -> AsyncGenerator[int]:
     """Serves while the context is open; gives the port, which the system chooses for 0. Raises ConfigError,
     RefusedError where this machine cannot listen there."""
-    link.check_port(port)
-    link.guard(host, key, tls, "--key-file, --certificate and --certificate-key")
+    link.guard(host, port, key, tls, "--key-file, --certificate and --certificate-key")
     connections: set[asyncio.Task[Any]] = set()
 
     async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -74,7 +74,7 @@ class _Connection:
             while True:
                 call: link.Call = await self._link.receive(link.Call)
                 try:
-                    given = msgspec.msgpack.decode(call.given, type=link.GIVEN[call.method])
+                    given = msgspec.msgpack.decode(call.given, type=link.METHODS[call.method][0])
                 except (KeyError, msgspec.MsgspecError) as error:
                     raise ConnectionError(f"a call out of form: {error}") from error
                 if call.method != "cancel":
@@ -88,24 +88,19 @@ class _Connection:
             await asyncio.gather(*(box.close() for box in self._boxes.values()), return_exceptions=True)
 
     async def _answer(self, call: link.Call, given: tuple[Any, ...]) -> None:
-        failed: tuple[str, str, str | int]
+        answer = link.Answer(call.number)
         try:
             found = await self._do(call, given)
-            boxes = found if isinstance(found, list) else []
-            result = msgspec.Raw(msgspec.msgpack.encode(None if boxes else found))
-            self._link.send(link.Answer(call.number, result, [self._keep(box) for box in boxes]))
-            return
-        except FaultError as error:
-            failed = "fault", f"{error.fault.where}: {error.fault.detail}", error.fault.what
-        except RefusedError as error:
-            failed = "refused", str(error), 0
-        except OSError as error:
-            failed = "os", error.strerror or str(error), error.errno or 0
-        except (LookupError, ValueError) as error:
-            failed = "wrong", str(error), 0
+            if call.method in link.OPENING:
+                self._boxes |= {box.id: box for box in found}
+                answer = replace(answer, opened=[box.id for box in found])
+            else:
+                answer = replace(answer, result=msgspec.Raw(msgspec.msgpack.encode(found)))
+        except Exception as error:
+            answer = replace(answer, failed=_failure(error))
         finally:
-            del self._calls[call.number]
-        self._link.send(link.Answer(call.number, failed=failed))
+            self._calls.pop(call.number, None)
+        self._link.send(answer)
 
     async def _do(self, call: link.Call, given: tuple[Any, ...]) -> Any:
         if call.method == "open":
@@ -118,6 +113,15 @@ class _Connection:
             return await box.exec(argv, stdin=stdin, seconds=seconds, env=env)
         return await getattr(box, call.method)(*given)
 
-    def _keep(self, box: Sandbox) -> link.Opened:
-        self._boxes[box.id] = box
-        return link.Opened(box.id, isinstance(box, Snapshots))
+
+def _failure(error: Exception) -> tuple[str, str, str | int]:
+    """Every call is answered; see `link.Answer`."""
+    if isinstance(error, FaultError):
+        return "fault", f"{error.fault.where}: {error.fault.detail}", error.fault.what
+    if isinstance(error, TemperError):
+        return type(error).__name__, str(error), 0
+    if isinstance(error, OSError):
+        return "os", error.strerror or str(error), error.errno or 0
+    if isinstance(error, LookupError | ValueError):
+        return "wrong", str(error), 0
+    return "fault", f"{type(error).__name__}: {error}", "backend-lost"

@@ -3,15 +3,14 @@
 Each runs on a lane of its sandbox (a socket and a process of its own), so files go in and out and other commands run
 meanwhile. The end of a turn is told on a socket that is neither stdout nor inherited by what the turn starts, with a
 word that is new for each turn: output cannot forge it. A turn past its limit is interrupted (SIGINT); what does not
-heed that is killed, and the session is over. Limits are those of one command: processor time is that of all turns
-together, while output, evidence and the wall clock are counted by turn.
-
-The sandbox's own end, or a rollback of it, ends its sessions.
+heed that is killed, and the session is over, as it is with its sandbox, or a rollback of that. Processor time is
+counted over all turns; output, evidence and the wall clock by turn.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import re
 import secrets
 import shlex
@@ -19,7 +18,7 @@ import signal
 from collections import deque
 from functools import cache
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Self
 
 from msgspec import structs
 
@@ -33,7 +32,6 @@ Language = Literal["shell", "python"]
 _PATIENCE = 2.0  # seconds for an interrupted turn to end
 _LONGEST = 7 * 86400.0  # seconds of a session
 _NOISE = re.compile(rb"^bash: \[[^\]\n]*\] tcsetattr: [^\n]*\n", re.M)  # an interactive bash misses its terminal
-_SHELL = ("bash", "--noprofile", "--norc", "--noediting", "-i")
 
 
 class _Conversation:
@@ -66,11 +64,20 @@ class _Conversation:
             self._lane.close()
             self._news.set()
 
+    async def begun(self) -> Self:
+        """It, when its request is out: what it is told comes after that."""
+        try:
+            await asyncio.sleep(0)
+        except asyncio.CancelledError:
+            await self.close()
+            raise
+        return self
+
     def _hear(self, kind: int, payload: bytes) -> None:
         if kind == wire.TURN:
             self._turns.append(wire.unpack_ending(payload))
         elif data := payload[4:]:
-            self._said[wire.unpack_number(payload[:4])].extend(data)
+            self._said[wire.NUMBER.unpack(payload[:4])[0]].extend(data)
         else:
             self._over = True
         self._news.set()
@@ -78,11 +85,10 @@ class _Conversation:
     async def _heard(self, seconds: float) -> bool:
         """Waits for anything new."""
         self._news.clear()
-        try:
-            await asyncio.wait_for(self._news.wait(), max(seconds, 0.0))
-        except TimeoutError:
-            return False
-        return True
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                return await self._news.wait()
+        return False
 
     def _take(self) -> tuple[bytes, bytes]:
         out, err = (bytes(said) for said in self._said)
@@ -110,6 +116,15 @@ class Session(_Conversation):
         self._one = asyncio.Lock()
         self._status = 0
 
+    async def begun(self) -> Self:
+        """It, when its first, empty turn is over, which is when its greeting can be dropped."""
+        await super().begun()
+        done = await self.send("set +H +o history" if self._language == "shell" else "", 20.0)
+        if not done.ok:
+            await self.close()
+            raise MissingError(f"no {self._language} for a session in this sandbox: {done.evidence} {done.text[-300:]}")
+        return self
+
     async def send(self, text: str, seconds: float = 10.0) -> Exit:
         """Runs `text`; how that turn ended. Its cause is `exited`, with the status, when the session can go on.
 
@@ -132,7 +147,7 @@ class Session(_Conversation):
         turn = await self._end_of(word, seconds)
         late = loop.time() - began
         if not self._over and (turn is not None or not self._live()):
-            return self._result(turn, "", "")
+            return self._result(turn)
         cause: Cause = "output" if self._over else "deadline"
         proof = f"more than {self._spec.output} bytes" if self._over else f"wall clock {late:.3f} s of {seconds:g} s"
         if turn is None and self._live():
@@ -169,7 +184,7 @@ class Session(_Conversation):
             if not self._live() or (self._over and not patient) or not await self._heard(end - loop.time()):
                 return None
 
-    def _result(self, turn: wire.Ending | None, cause: Cause | Literal[""], proof: str) -> Exit:
+    def _result(self, turn: wire.Ending | None, cause: Cause | None = None, proof: str = "") -> Exit:
         if self._lost is not None:
             raise self._lost
         found = self.ended or Exit(cause="exited")
@@ -217,29 +232,17 @@ class Terminal(_Conversation):
         return shown
 
     def resize(self, rows: int, columns: int) -> None:
-        self._lane.tell(wire.RESIZE, wire.pack_size(rows, columns))
+        self._lane.tell(wire.RESIZE, wire.SIZE.pack(rows, columns))
 
 
-def command(language: Language, python: str = "python3") -> list[str]:
-    return list(_SHELL) if language == "shell" else [python, "-I", "-u", "-c", _repl()]
-
-
-async def begun(session: Session) -> Session:
-    """The session when its first, empty turn is over, which is when its greeting can be dropped."""
-    await asyncio.sleep(0)  # the request goes out before the first turn
-    done = await session.send("set +H +o history" if session._language == "shell" else "", 20.0)
-    if not done.ok:
-        await session.close()
-        raise MissingError(f"no {session._language} for a session in this sandbox: {done.evidence} {done.text[-300:]}")
-    return session
+@cache
+def command(language: Language) -> tuple[str, ...]:
+    if language == "shell":
+        return ("bash", "--noprofile", "--norc", "--noediting", "-i")
+    return ("python3", "-I", "-u", "-c", Path(__file__).with_name("repl.py").read_text())
 
 
 def _quoted(text: str) -> str:
     """One word on one line, since an interactive bash reads ahead by lines."""
     plain = text.replace("\\", "\\\\").replace("'", "\\'").replace("\n", "\\n").replace("\r", "\\r")
     return f"$'{plain}'"
-
-
-@cache
-def _repl() -> str:
-    return Path(__file__).with_name("repl.py").read_text()

@@ -20,13 +20,14 @@ from temper.core.blame import FaultError
 from temper.core.errors import RefusedError
 from temper.core.task import SandboxSpec
 
+NUMBER = struct.Struct("=I")
+SIZE = struct.Struct("=2H")  # of a terminal: rows, columns
 _FRAME = struct.Struct("=II")
 _OPEN = struct.Struct("=10Q2048s")
 _NOTE = struct.Struct("=6IQ")
 _EXEC = struct.Struct("=7I2H")
 _REPLY = struct.Struct("=Ii8QII")
-_NUMBER = struct.Struct("=I")
-_SIZE = struct.Struct("=2H")
+_CHUNK = 16 << 10  # of one read; asyncio's own 256 KiB are given back to the system and faulted in again each time
 READY, EXEC, KILL, PUT, GET, DONE, FAILED = b"RXKPGDE"
 SNAPSHOT, RETURN, HASH, GIVE, ACCEPT = b"SBHVA"
 WARM, LANE, INPUT, INTERRUPT, RESIZE, SAID, TURN = b"WLICZOU"
@@ -116,18 +117,6 @@ def pack_put(files: Mapping[str, bytes]) -> bytes:
     return b"".join(parts)
 
 
-def pack_number(number: int) -> bytes:
-    return _NUMBER.pack(number)
-
-
-def pack_size(rows: int, columns: int) -> bytes:
-    return _SIZE.pack(rows, columns)
-
-
-def unpack_number(payload: bytes) -> int:
-    return _NUMBER.unpack(payload)[0]
-
-
 async def socket_with_ready(control: socket.socket, seconds: float) -> socket.socket | None:
     """The listening socket that comes along with READY, which stays to be read; None where none came."""
     loop = asyncio.get_running_loop()
@@ -138,19 +127,20 @@ async def socket_with_ready(control: socket.socket, seconds: float) -> socket.so
     finally:
         loop.remove_reader(control.fileno())
     try:
-        _, attached, _, _ = control.recvmsg(1, socket.CMSG_SPACE(4), socket.MSG_PEEK)
+        _, attached, _, _ = control.recvmsg(1, socket.CMSG_SPACE(4), socket.MSG_PEEK | socket.MSG_DONTWAIT)
     except OSError:
         return None
     return socket.socket(fileno=int.from_bytes(attached[0][2][:4], sys.byteorder)) if attached else None
 
 
-class Channel(asyncio.Protocol):
+class Channel(asyncio.BufferedProtocol):
     """The owner's end of a box's socket. `failed` is why no more calls are answered."""
 
     def __init__(self, where: str) -> None:
-        self._where = where
+        self.where = where
+        self._chunk = bytearray(_CHUNK)
         self._input = bytearray()
-        self._waiting: asyncio.Future[tuple[int, bytes]] | None = None
+        self._waiting: asyncio.Future[bytes] | None = None
         self._heard: Callable[[int, bytes], None] | None = None
         self._turn = asyncio.Lock()
         self._transport: asyncio.Transport | None = None
@@ -160,8 +150,11 @@ class Channel(asyncio.Protocol):
         self._transport = transport  # type: ignore[assignment]
         self._waiting = asyncio.get_running_loop().create_future()  # the box says READY by itself
 
-    def data_received(self, data: bytes) -> None:
-        self._input += data
+    def get_buffer(self, sizehint: int) -> bytearray:
+        return self._chunk
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self._input += memoryview(self._chunk)[:nbytes]
         while len(self._input) >= _FRAME.size:
             size, kind = _FRAME.unpack_from(self._input)
             if len(self._input) < _FRAME.size + size:
@@ -174,15 +167,15 @@ class Channel(asyncio.Protocol):
                 if self._heard is not None:
                     self._heard(kind, payload)
             elif self._waiting and not self._waiting.done():
-                self._waiting.set_result((kind, payload))
+                self._waiting.set_result(payload)
 
-    def connection_lost(self, error: Exception | None) -> None:
-        self._fail(f"the sandbox's process has gone ({error})" if error else "the sandbox's process has gone")
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._fail(f"the sandbox's process has gone ({exc})" if exc else "the sandbox's process has gone")
 
     def _fail(self, why: str) -> None:
         self.failed = self.failed or why
         if self._waiting and not self._waiting.done():
-            self._waiting.set_result((FAILED, b""))
+            self._waiting.set_result(b"")
 
     async def ready(self, seconds: float) -> None:
         """Waits until the box is set up. Raises FaultError("backend-lost") with the step that failed."""
@@ -206,7 +199,7 @@ class Channel(asyncio.Protocol):
             if self._waiting is not None:  # the answer of a call that was cancelled
                 await self._answer(30.0, "a cancelled call to end")
             if self._transport is None or self.failed:
-                raise FaultError("backend-lost", self._where, self.failed)
+                raise FaultError("backend-lost", self.where, self.failed)
             self._waiting = asyncio.get_running_loop().create_future()
             self._heard = heard
             frame = _FRAME.pack(len(payload), kind)
@@ -218,8 +211,7 @@ class Channel(asyncio.Protocol):
             try:
                 return await self._answer(seconds, what)
             except asyncio.CancelledError:
-                if not self.failed:
-                    self._transport.write(_FRAME.pack(0, KILL))
+                self.tell(KILL)
                 raise
 
     def tell(self, kind: int, payload: bytes = b"") -> None:
@@ -230,12 +222,11 @@ class Channel(asyncio.Protocol):
     def _attach(self, frame: bytes, attached: socket.socket) -> None:
         """Past the transport, which cannot; it holds nothing back, since each request has been answered."""
         assert self._transport is not None
-        own = socket.socket(fileno=os.dup(self._transport.get_extra_info("socket").fileno()))
-        with own:
+        with self._transport.get_extra_info("socket").dup() as own:
             try:
                 socket.send_fds(own, [frame], [attached.fileno()])
             except OSError as error:
-                raise FaultError("backend-lost", self._where, f"the box does not take a socket: {error}") from error
+                raise FaultError("backend-lost", self.where, f"the box does not take a socket: {error}") from error
 
     async def _answer(self, seconds: float, what: str) -> bytes:
         waiting = self._waiting
@@ -246,8 +237,8 @@ class Channel(asyncio.Protocol):
             self.failed = f"waited {seconds:.0f} s for {what}"
             self.close()
         if self.failed:
-            raise FaultError("backend-lost", self._where, self.failed)
-        return waiting.result()[1]
+            raise FaultError("backend-lost", self.where, self.failed)
+        return waiting.result()
 
     def close(self) -> None:
         """The box ends, and everything in it, when its socket does."""

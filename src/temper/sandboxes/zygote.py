@@ -1,16 +1,14 @@
 """Python programs in fresh surroundings, without the price of a fresh sandbox: forks of a warm interpreter.
 
 A zygote keeps a few sandboxes (lanes), each with a resident interpreter that has imported `preload` and never ran a
-program (`resident.py`). A run is a fork of it in pid, mount, ipc and network namespaces of its own, with an empty
-/sandbox, /tmp and /dev/shm that hold `files` only, under the spec's limits and the same seccomp filter, judged by the
-same evidence as `exec`. One lane runs one program at a time, so what a sandbox counts is that program's. The memory of
-the resident counts as the program's, as it would if the program had imported the same. What a program can tell: its
-parent, outside of its pid namespace, has the number 0.
+program (`resident.py`). A run is a fork of it in namespaces of its own, with an empty disk that holds `files` only,
+under the spec's limits and the same seccomp filter, judged by the same evidence as `exec`. One lane runs one program at
+a time, so what a sandbox counts is that program's; so does the resident's memory, as if it had imported the same. What
+it can tell: its parent, outside of its pid namespace, has the number 0.
 
 With `fresh` a run is a new interpreter instead, in the same surroundings: it shares not even memory with another. Where
-our helper cannot make such surroundings (a container, bubblewrap, another machine) a run is a new interpreter in a new
-sandbox: the same answers, but the price of a start and of imports.
-Not for programs that meet what earlier ones left: that is `exec`, or a session.
+our helper cannot make these (a container, bubblewrap, another machine) it is a new interpreter in a new sandbox: the
+same answers, later. Not for programs that meet what earlier ones left: that is `exec`, or a session.
 """
 
 from __future__ import annotations
@@ -18,7 +16,6 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Mapping, Sequence
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -61,7 +58,8 @@ class Zygote:
             raise RefusedError("programs of a zygote have no network but their own loopback; run them with exec")
         self._fresh = fresh
         self._path = ":".join(path)
-        self._resident = [python, "-I", "-c", _resident(), self._path, ",".join(preload)]
+        resident = Path(__file__).with_name("resident.py").read_text()
+        self._resident = [python, "-I", "-c", resident, self._path, ",".join(preload)]
         self._interpreter = [python, "-s" if path else "-I", "-c"]
         self._try = f"import {', '.join(preload)}" if preload else ""
         self._apart = False  # a new sandbox for each run
@@ -84,17 +82,18 @@ class Zygote:
             content = {**self._spec.files, **(files or {})}
             if lane is None:
                 return await self._run_apart(source, stdin, content, seconds)
+            lost = False
             try:
                 request = self._request(lane, source, stdin, content, seconds)
-                found = await lane.execute(request, seconds, "a program to end")
+                return await lane.execute(request, seconds, "a program to end")
             except FaultError:
-                await lane.close()
+                lost = True
                 raise
-            except BaseException:
-                await self._put_back(lane)
-                raise
-            await self._put_back(lane)
-            return found
+            finally:
+                if lost or self._closed:
+                    await lane.close()
+                else:
+                    self._idle.append(lane)
 
     async def close(self) -> None:
         """Ends what is idle; a run that goes on ends its lane when it ends."""
@@ -124,12 +123,6 @@ class Zygote:
         finally:
             await box.close()
 
-    async def _put_back(self, lane: Local) -> None:
-        if self._closed:
-            await lane.close()
-        else:
-            self._idle.append(lane)
-
     async def _open(self) -> Local | None:
         """One more lane. Its resident counts as a process, beyond those of the spec. None: each run has a sandbox."""
         if self._apart:
@@ -138,8 +131,16 @@ class Zygote:
             raise RefusedError("a zygote needs a backend that isolates, like local")
         spec = structs.replace(self._spec, files={}, pids=self._spec.pids + (not self._fresh))
         lane: Any = await self._backend.open(spec)
+        problem = ""
         try:
-            if problem := await self._warmed(lane):
+            if not hasattr(lane, "warm"):  # neither a Local nor a pool's: imports are tried
+                argv, env = self._command(self._try)
+                said = await lane.exec(argv, seconds=_WARMING, env=env)
+                problem = "" if said.ok else f"{said.evidence} {said.text[-300:]}"
+                self._apart = said.ok
+            elif not self._fresh:
+                problem = await lane.warm(self._resident, _ONE_THREAD, _WARMING)
+            if problem:
                 raise BackendError(f"the interpreter of a zygote did not get warm: {problem}")
         except BaseException:
             await lane.close()
@@ -148,17 +149,3 @@ class Zygote:
             return lane
         await lane.close()
         return None
-
-    async def _warmed(self, lane: Any) -> str:
-        """Why not; "" when it is. `lane`: a Local, a pool's of it, or what cannot be one, where imports are tried."""
-        if hasattr(lane, "warm"):
-            return "" if self._fresh else await lane.warm(self._resident, _ONE_THREAD, _WARMING)
-        argv, env = self._command(self._try)
-        said = await lane.exec(argv, seconds=_WARMING, env=env)
-        self._apart = said.ok
-        return "" if said.ok else f"{said.evidence} {said.text[-300:]}"
-
-
-@cache
-def _resident() -> str:
-    return Path(__file__).with_name("resident.py").read_text()

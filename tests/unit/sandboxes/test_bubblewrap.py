@@ -74,13 +74,13 @@ def test_sessions_are_refused_with_the_reason_and_programs_of_a_zygote_get_a_san
 
 
 def test_a_launcher_that_fails_says_why_and_is_our_fault() -> None:
-    class Broken(bubblewrap.Walls):
+    class Broken(bubblewrap.Backend):
         def command(self, name: str, spec: SandboxSpec, owner: str, state: str = "") -> list[str]:
             return [*super().command(name, spec, owner)[:-3], "--no-such-option", "x"]
 
     async def test() -> None:
         with pytest.raises(FaultError, match="no-such-option"):
-            await guest.Backend("bubblewrap", Broken()).open(SandboxSpec())
+            await Broken().open(SandboxSpec())
 
     asyncio.run(test())
 

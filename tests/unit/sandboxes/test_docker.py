@@ -22,6 +22,7 @@ from temper.core.errors import MissingError, RefusedError
 from temper.core.protocols import SandboxBackend, Snapshots
 from temper.core.task import SandboxSpec
 from temper.sandboxes import docker, local
+from temper.sandboxes.pool import Config, Pool
 
 IMAGE = f"temper-test-{os.getpid()}"
 LIMITS = ("--ulimit=nofile=1024:1024", "--ulimit=nproc=4096:4096")  # the engine's own may be above the host's
@@ -91,6 +92,26 @@ def test_commands_files_and_states(image: str, node: bool) -> None:
             await box.rollback("no-such-state")
 
     run(image, node, test)
+
+
+def test_a_leased_container_goes_on_after_a_rollback(image: str) -> None:
+    """It is another container then."""
+
+    async def test(backend: SandboxBackend) -> None:
+        box = await Pool(backend, Config(warm=0)).open(SandboxSpec(files={"a": b"1"}))
+        assert isinstance(box, Snapshots)
+        state = await box.snapshot()
+        await box.put("a", b"2")
+        await box.rollback(state)
+        assert await box.get("a") == b"1"
+        assert (await box.exec(["cat", "a"])).stdout == b"1"
+        again = await box.snapshot()
+        await box.put("a", b"3")
+        await box.rollback(again)
+        assert await box.get("a") == b"1"
+        await box.close()
+
+    run(image, False, test)
 
 
 def test_a_node_rolls_back_in_milliseconds(image: str) -> None:

@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from temper.core.blame import FaultError
-from temper.core.protocols import Snapshots
+from temper.core.protocols import Sessions, Snapshots
 from temper.core.task import SandboxSpec
 from temper.sandboxes import fake, local
 from temper.sandboxes.pool import Config, Pace, Pool, leased
@@ -157,6 +157,39 @@ def test_a_forgotten_sandbox_is_closed() -> None:
     within(test)
 
 
+def test_a_leased_sandbox_can_do_what_its_backends_can() -> None:
+    async def run() -> None:
+        pool = Pool(local.create(), Config(warm=0))
+        try:
+            box = await pool.open(SandboxSpec(files={"a": b"1"}))
+            assert isinstance(box, Snapshots)
+            assert isinstance(box, Sessions)
+            assert {"snapshot", "rollback", "session"} <= vars(box).keys()  # where Python 3.12 and later look for them
+            state = await box.snapshot()
+            await box.put("a", b"2")
+            await box.rollback(state, hashed=True)  # type: ignore[call-arg]
+            assert (await (await box.session()).send("cat a")).stdout == b"1"
+        finally:
+            await pool.close()
+
+    asyncio.run(run())
+
+
+def test_who_waits_when_the_pool_closes_is_told() -> None:
+    async def run() -> None:
+        pool = Pool(fake.create(), Config(warm=0, alive=1))
+        held = await pool.open(SandboxSpec())
+        waiting = [asyncio.create_task(pool.open(SandboxSpec())) for _ in range(3)]
+        await asyncio.sleep(0.01)
+        assert [alive.id for alive in pool.census()] == [held.id]
+        await pool.close()
+        for ended in await asyncio.wait_for(asyncio.gather(*waiting, return_exceptions=True), 5):
+            assert isinstance(ended, FaultError)
+            assert ended.fault.detail == "the pool is closed"
+
+    asyncio.run(run())
+
+
 def test_more_start_at_once_until_starts_get_slow() -> None:
     pace = Pace()
     for _ in range(200):
@@ -175,8 +208,8 @@ def test_a_warm_sandbox_that_died_is_not_handed_out(monkeypatch: pytest.MonkeyPa
         try:
             first = await pool.open(SandboxSpec())
             await until(lambda: len(pool.census()) == 2)
-            warm = next(held for held in pool._boxes.values() if not held.whom)
-            warm.box._channel.close()  # type: ignore[attr-defined]
+            warm = next(held for held in pool._boxes if not held.whom)
+            warm.box.channel.close()  # type: ignore[attr-defined]
             fresh = await pool.open(SandboxSpec(files={"a": b"1"}))
             assert fresh.id not in (first.id, warm.box.id)
             assert (await fresh.exec(["cat", "a"])).stdout == b"1"

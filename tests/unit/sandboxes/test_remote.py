@@ -9,7 +9,7 @@ import shutil
 import socket
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
 
 import msgspec
@@ -19,6 +19,7 @@ from temper.core.blame import FaultError
 from temper.core.errors import ConfigError, MissingError, RefusedError
 from temper.core.protocols import Snapshots
 from temper.core.task import SandboxSpec
+from temper.core.trace import Exit
 from temper.sandboxes import fake, link, local, remote
 from temper.sandboxes.serve import serving
 
@@ -71,6 +72,8 @@ def test_a_sandbox_is_as_if_it_were_here(tmp_path: Path) -> None:
                     await box.put("../out", b"")
                 with pytest.raises(RefusedError, match="moon"):
                     await client.open(SandboxSpec(require=("moon",)))
+                with pytest.raises(ConfigError, match="expected host"):
+                    await client.open(SandboxSpec(network=("a b",)))
                 await box.close()
                 await box.close()
                 with pytest.raises(FaultError):
@@ -91,6 +94,7 @@ def test_snapshots_work_where_the_server_has_them() -> None:
             (twin,) = await box.fork(state, 1)
             await box.rollback(state)
             assert await box.get("a") == await twin.get("a") == b"1"
+            assert await box.fork(state, 0) == []
             with pytest.raises(ValueError, match="no-such"):
                 await box.rollback("no-such")
 
@@ -132,6 +136,41 @@ def test_a_cancelled_command_is_killed_over_there() -> None:
     run(test)
 
 
+def test_a_server_that_errs_answers_all_the_same() -> None:
+    def broken(files: dict[str, bytes], argv: Sequence[str], stdin: bytes) -> Exit:
+        raise RuntimeError("a bug")
+
+    async def test() -> None:
+        async with connected(fake.create(fake.Config(commands=broken))) as client:
+            box = await client.open(SandboxSpec(files={"a": b"1"}))
+            with pytest.raises(FaultError, match="RuntimeError: a bug") as caught:
+                await box.exec(["x"])
+            assert caught.value.fault.what == "backend-lost"
+            assert await box.get("a") == b"1"
+
+    run(test)
+
+
+def test_openings_that_are_cancelled_leave_nothing_over_there() -> None:
+    async def test() -> None:
+        backend = fake.create()
+        async with connected(backend) as client:
+            await (await client.open(SandboxSpec())).close()
+            for steps in range(60):
+                opening = asyncio.create_task(client.open(SandboxSpec()))
+                for _ in range(steps):
+                    await asyncio.sleep(0)
+                opening.cancel()
+                (box,) = await asyncio.gather(opening, return_exceptions=True)
+                if isinstance(box, remote.Remote):
+                    await box.close()
+            async with asyncio.timeout(5):
+                while backend.open_now:
+                    await asyncio.sleep(0.01)
+
+    run(test)
+
+
 def test_a_server_that_goes_away_is_our_fault() -> None:
     async def test() -> None:
         async with serving(fake.create(), "127.0.0.1", 0, b"") as port:
@@ -149,7 +188,9 @@ def test_a_server_that_goes_away_is_our_fault() -> None:
 # ---- strangers ----
 
 
-@pytest.mark.parametrize(("server", "client"), [(KEY, b"x" * 40), (KEY, b""), (b"", KEY)])
+@pytest.mark.parametrize(
+    ("server", "client"), [(KEY, b"x" * 40), (KEY, b""), (b"", KEY)], ids=["another", "none", "not asked for"]
+)
 def test_who_does_not_know_the_key_is_refused(server: bytes, client: bytes, tmp_path: Path) -> None:
     async def test() -> None:
         backend = fake.create()

@@ -1,7 +1,6 @@
 """Images: what sandboxes start from, described in a TOML file, built once, shared by all without copying.
 
-    spec = records.read_spec("env.toml")
-    image = await build.build(spec, Path("env.lock.json"), Store())
+    image = await build.build_file(Path("env.toml"), Store(), print)
     await backend.open(SandboxSpec(base=f"image:{image.hash}"))
 
     records    what people write (`ImageSpec`), what a build pins (`Lock`), what a sandbox needs (`Image`)

@@ -8,7 +8,7 @@ through a name that leads out. OCI: https://github.com/opencontainers/image-spec
 from __future__ import annotations
 
 import contextlib
-import hashlib
+import json
 import os
 import platform
 import re
@@ -17,18 +17,19 @@ import stat
 import subprocess
 import tarfile
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
+from types import MappingProxyType
 from typing import Any
 
-import msgspec
 from msgspec import Struct
 
-from temper.core.errors import ConfigError, CorruptError, MissingError, RefusedError
-from temper.sandboxes.images.records import digest
+from temper.core.errors import ConfigError, CorruptError, MissingError, RefusedError, TemperError
+from temper.sandboxes.images.records import digest, sha256
 
 ARCHITECTURE = {"x86_64": "amd64", "aarch64": "arm64"}.get(platform.machine(), platform.machine())
 _ORDINARY = (stat.S_IFREG, stat.S_IFDIR, stat.S_IFLNK)
+_NOWHERE: Mapping[str, str] = MappingProxyType({})
 _WHITEOUT, _OPAQUE, _OPAQUE_ATTRIBUTE = ".wh.", ".wh..wh..opq", "user.overlay.opaque"
 
 
@@ -45,7 +46,7 @@ class Base(Struct, frozen=True):
 
 
 @contextlib.contextmanager
-def opened(name: str) -> Iterator[Base]:
+def opened(name: str) -> Generator[Base]:
     """The base of that name, neither "host" nor "image:...". Raises MissingError, CorruptError, RefusedError."""
     path = Path(name)
     if name.startswith("debootstrap:"):
@@ -58,7 +59,7 @@ def opened(name: str) -> Iterator[Base]:
         else:
             yield Base((Part(tree_digest(path), lambda into: copy(path, into)),), {})
     elif not _is_oci_archive(path):
-        yield Base((Part(_sha256(path), lambda into: unpack(path, into)),), {})
+        yield Base((Part(sha256(path), lambda into: unpack(path, into)),), {})
     else:
         with tempfile.TemporaryDirectory(prefix="temper-oci-") as folder:
             unpack(path, Path(folder))
@@ -85,14 +86,14 @@ def tree_digest(path: Path) -> str:
     if not path.exists():
         raise MissingError(f"there is nothing at {path}")
     if path.is_file():
-        return _sha256(path)
+        return sha256(path)
     found: list[Any] = []
     for top, folders, names in os.walk(path):
         folders.sort()
         for name in sorted(folders + names):
             at = Path(top, name)
             mode = at.lstat().st_mode
-            what = str(at.readlink()) if stat.S_ISLNK(mode) else _sha256(at) if stat.S_ISREG(mode) else ""
+            what = str(at.readlink()) if stat.S_ISLNK(mode) else sha256(at) if stat.S_ISREG(mode) else ""
             found.append((str(at.relative_to(path)), mode, what))
     return digest(found)
 
@@ -100,16 +101,19 @@ def tree_digest(path: Path) -> str:
 # ---- archives ----
 
 
-def unpack(archive: Path, into: Path, whiteouts: bool = False) -> None:
-    """A tar archive into a directory. `whiteouts`: names that begin with .wh. remove what lower layers have."""
+def unpack(archive: Path, into: Path, whiteouts: bool = False, moved: Mapping[str, str] = _NOWHERE) -> None:
+    """A tar archive into a directory. `whiteouts`: names that begin with .wh. remove what lower layers have. `moved`:
+    directories at the top that are others in truth, as /bin is /usr/bin."""
     removed: list[Path] = []
     with _tar(archive) as tar:
         for member in tar:
-            target = _target(into, member.name)
+            target = inside(into, member.name, moved)
             if whiteouts and target.name.startswith(_WHITEOUT):
+                if target.name.removeprefix(_WHITEOUT) in ("", ".", ".."):
+                    raise CorruptError(f"the archive removes {member.name!r}, which is no name")
                 removed.append(target)
-            elif target != into:
-                _extract(tar, member, target, into)
+            elif target != into and not (member.issym() and member.name.strip("./") in moved):
+                _extract(tar, member, target, inside(into, member.linkname, moved) if member.islnk() else None)
     for path in sorted(removed, key=lambda path: path.name != _OPAQUE):
         folder, hidden = path.parent, path.with_name(path.name.removeprefix(_WHITEOUT))
         folder.mkdir(parents=True, exist_ok=True)
@@ -121,16 +125,19 @@ def unpack(archive: Path, into: Path, whiteouts: bool = False) -> None:
             os.mknod(hidden, stat.S_IFCHR)  # in an opaque directory, overlayfs would list it
 
 
-def _target(into: Path, name: str) -> Path:
-    """Where a member goes. Raises CorruptError where its name leads out, through .. or a link."""
+def inside(into: Path, name: str, moved: Mapping[str, str] = _NOWHERE) -> Path:
+    """Where a name goes. Raises CorruptError where it leads out, through .. or a link."""
     parts = [part for part in PurePosixPath(name).parts if part not in ("/", ".")]
+    if parts and parts[0] in moved:
+        return inside(into, "/".join([moved[parts[0]], *parts[1:]]))
     above = [into.joinpath(*parts[:n]) for n in range(1, len(parts))]
     if ".." in parts or any(path.is_symlink() for path in above):
-        raise CorruptError(f"the archive has {name!r}, which leads out of its own directory")
+        raise CorruptError(f"{name!r} leads out of its own directory")
     return into.joinpath(*parts)
 
 
-def _extract(tar: tarfile.TarFile, member: tarfile.TarInfo, target: Path, into: Path) -> None:
+def _extract(tar: tarfile.TarFile, member: tarfile.TarInfo, target: Path, source: Path | None) -> None:
+    """`source`: of a hard link."""
     target.parent.mkdir(parents=True, exist_ok=True)
     if member.isdir():
         if not target.is_dir() or target.is_symlink():
@@ -141,8 +148,7 @@ def _extract(tar: tarfile.TarFile, member: tarfile.TarInfo, target: Path, into: 
     target.unlink(missing_ok=True)
     if member.issym():
         target.symlink_to(member.linkname)
-    elif member.islnk():
-        source = _target(into, member.linkname)
+    elif source is not None:
         if not os.path.lexists(source):
             raise CorruptError(f"the archive links {member.name!r} to {member.linkname!r}, which is not in it")
         os.link(source, target, follow_symlinks=False)
@@ -156,7 +162,7 @@ def _extract(tar: tarfile.TarFile, member: tarfile.TarInfo, target: Path, into: 
 
 
 @contextlib.contextmanager
-def _tar(path: Path) -> Iterator[tarfile.TarFile]:
+def _tar(path: Path) -> Generator[tarfile.TarFile]:
     try:
         with tarfile.open(path, "r|*") as tar:
             yield tar
@@ -180,12 +186,12 @@ def _is_oci_archive(path: Path) -> bool:
 
 def _oci(root: Path) -> Base:
     try:
-        index = _json((root / "index.json").read_bytes())
-        manifest = _json(_blob(root, _manifest(root, index)).read_bytes())
-        env = _json(_blob(root, manifest["config"]["digest"]).read_bytes()).get("config", {}).get("Env") or ()
+        index = json.loads((root / "index.json").read_bytes())
+        manifest = json.loads(_blob(root, _manifest(root, index)).read_bytes())
+        env = json.loads(_blob(root, manifest["config"]["digest"]).read_bytes()).get("config", {}).get("Env") or ()
         parts = [_layer(root, layer) for layer in manifest["layers"]]
         return Base(tuple(parts), dict(line.split("=", 1) for line in env))
-    except (KeyError, ValueError, TypeError, AttributeError) as error:
+    except (KeyError, ValueError, TypeError, AttributeError, OSError) as error:
         raise CorruptError(f"{root} is no OCI image as the specification has it: {error!r}") from error
 
 
@@ -200,7 +206,7 @@ def _manifest(root: Path, index: dict[str, Any]) -> str:
     offered = []
     for entry in index["manifests"]:
         if "index" in entry["mediaType"] or "list" in entry["mediaType"]:
-            return _manifest(root, _json(_blob(root, entry["digest"]).read_bytes()))
+            return _manifest(root, json.loads(_blob(root, entry["digest"]).read_bytes()))
         offered.append(entry.get("platform", {}).get("architecture", ARCHITECTURE))
         if offered[-1] == ARCHITECTURE:
             return entry["digest"]
@@ -210,18 +216,9 @@ def _manifest(root: Path, index: dict[str, Any]) -> str:
 def _blob(root: Path, name: str) -> Path:
     """Raises CorruptError where the content is not what the name says."""
     path = root / "blobs" / name.replace(":", "/", 1)
-    if not re.fullmatch(r"sha256:[0-9a-f]{64}", name) or not path.is_file() or f"sha256:{_sha256(path)}" != name:
+    if not re.fullmatch(r"sha256:[0-9a-f]{64}", name) or not path.is_file() or f"sha256:{sha256(path)}" != name:
         raise CorruptError(f"{root} has no blob {name}, or not with that content")
     return path
-
-
-def _json(content: bytes) -> dict[str, Any]:
-    return msgspec.json.decode(content, type=dict[str, Any])
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 # ---- debootstrap ----
@@ -235,10 +232,18 @@ def _debootstrap(suite: str) -> Base:
         raise MissingError("base debootstrap:... needs root and the command debootstrap (apt-get install debootstrap)")
 
     def run(into: Path) -> None:
-        done = subprocess.run(
-            ["debootstrap", "--variant=minbase", suite, str(into)], capture_output=True, text=True, check=False
-        )
-        if done.returncode:
-            raise ConfigError(f"debootstrap {suite} failed: {done.stdout[-500:]}{done.stderr[-500:]}")
+        output(["debootstrap", "--variant=minbase", suite, str(into)], f"debootstrap {suite} failed")
 
     return Base((Part(f"debootstrap:{suite}:{ARCHITECTURE}", run),), {})
+
+
+def output(
+    command: Sequence[str], failed: str, folder: Path | None = None, error: type[TemperError] = ConfigError
+) -> str:
+    """What a program of this machine says. Raises `error` where it fails, with the end of that."""
+    quiet = {"LC_ALL": "C", "DEBIAN_FRONTEND": "noninteractive", "PIP_NO_INPUT": "1", "GIT_TERMINAL_PROMPT": "0"}
+    environment = {**os.environ, **quiet, "GIT_LFS_SKIP_SMUDGE": "1"}
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
+    if done.returncode:
+        raise error(f"{failed}: {done.stdout[-500:]}{done.stderr[-1500:]}".strip())
+    return done.stdout

@@ -9,24 +9,23 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import inspect
 import os
 import platform
 import shlex
 import shutil
 import stat
-import subprocess
 import sys
 import tempfile
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any, Literal
 
-import msgspec
+from msgspec.structs import replace
 
 from temper.core.errors import ConfigError, CorruptError
 from temper.core.task import SandboxSpec
-from temper.core.trace import Exit
 from temper.sandboxes import local
 from temper.sandboxes.images import bases, packages, records
 from temper.sandboxes.images.records import Artifact, Image, ImageSpec, Lock, Repository, digest
@@ -38,9 +37,8 @@ USER = 1000  # owns a layer's files on the disk, where the builder may give file
 LIMITS = SandboxSpec(
     memory=4 << 30, disk=1 << 30, file_size=4 << 30, pids=2048, cpu_seconds=SECONDS, output=16 << 20
 )  # fmt: skip
-_LINKS = "for n in bin sbin lib lib32 lib64 libx32; do test -L /$n && echo $n $(readlink /$n); done; true"
+_TOP = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")  # that may be links
 
-Make = Callable[[Path], Awaitable[None]]
 Network = Literal["none"] | tuple[str, ...]
 
 
@@ -73,7 +71,7 @@ async def build(
                 await builder.files()
                 await builder.run()
                 store.add_image(builder.image)
-                return builder.image, msgspec.structs.replace(builder.lock, image=builder.image.hash)
+                return builder.image, replace(builder.lock, image=builder.image.hash)
     finally:
         await sandboxes.close()
 
@@ -98,20 +96,22 @@ class Builder:
     async def base(self) -> None:
         name = self.spec.base
         if name == "host":
-            self.image = msgspec.structs.replace(self.image, over_host=True)
-            await self._step("host", _host(), _filling(_make_folders))
+            self.image = replace(self.image, over_host=True)
+            release = Path("/etc/os-release")
+            host = (release.read_text() if release.exists() else "", platform.machine(), sys.version, sys.base_prefix)
+            await self._step("host", host, _make_folders)
         elif name.startswith("image:"):
             self.image, file = self.store.hold(name.removeprefix("image:"))
             self.held.enter_context(file)
             self.key = digest(self.image)
         else:
             with bases.opened(name) as base:
-                self.image = msgspec.structs.replace(self.image, env=base.env)
+                self.image = replace(self.image, env=base.env)
                 for part in base.parts:
-                    await self._step("base", part.digest, _filling(part.unpack))
+                    await self._step("base", part.digest, part.unpack)
             known = {path: self._find(path) for path in ("etc/passwd", "etc/group")}
-            await self._step("user", (known, self._find("var/lib/dpkg/status")), _filling(_add_user, known))
-        self.lock = msgspec.structs.replace(self.lock, base=self.key)
+            await self._step("user", (known, self._find("var/lib/dpkg/status")), _add_user, known)
+        self.lock = replace(self.lock, base=self.key)
         if self.before.base not in ("", self.key):
             raise ConfigError(f"base {name} is not what the lock file was written for: remove that, to choose anew")
 
@@ -121,61 +121,58 @@ class Builder:
         root, status = None, ""
         if not self.image.over_host:
             root = Path(self.held.enter_context(tempfile.TemporaryDirectory(prefix="temper-apt-")))
-            (root / ".tar").write_bytes((await self._ask("tar -cf - -C / etc/apt var/lib/dpkg/status")).stdout)
+            (root / ".tar").write_bytes(await self._said("tar -cf - -C / etc/apt var/lib/dpkg/status"))
             bases.unpack(root / ".tar", root)
-            status = (root / "var/lib/dpkg/status").read_text()
-        links = [line.split() for line in (await self._ask(_LINKS)).stdout.decode().splitlines()]
-
-        def pin() -> records.Pinned:
-            return packages.pin(packages.Apt(self.key, root), self.spec.apt, self.before.apt, self.store)
-
-        pinned = await asyncio.to_thread(pin)
-        self.lock = msgspec.structs.replace(self.lock, apt=pinned)
+            status = self._find("var/lib/dpkg/status")
+        links = {name: str(at.readlink()) for name in _TOP if (at := self._at(name)) and at.is_symlink()}
+        apt = packages.Apt(self.key, root)
+        pinned = await asyncio.to_thread(packages.pin, apt, self.spec.apt, self.before.apt, self.store)
+        self.lock = replace(self.lock, apt=pinned)
         files = [self.store.file(artifact) for artifact in pinned.found]
-        await self._step("apt", pinned.found, _filling(packages.unpack_debs, files, links, status))
+        await self._step("apt", pinned.found, packages.unpack_debs, files, links, status)
 
     async def python(self) -> None:
         if not self.spec.python:
             return
-        probed = (await self._ask(shlex.join(["python3", "-c", packages.PROBE]))).stdout.decode()
-
-        def pin() -> records.Pinned:
-            pip = packages.Pip(probed, self.beside, self.spec.python)
-            return packages.pin(pip, self.spec.python, self.before.python, self.store)
-
-        pinned = await asyncio.to_thread(pin)
-        self.lock = msgspec.structs.replace(self.lock, python=pinned)
-        await self._step("python", pinned.found, lambda work: self._install(work, pinned.found))
+        probed = (await self._said(shlex.join(["python3", "-c", packages.PROBE]))).decode("ascii", "replace")
+        pip = packages.Pip(probed, self.beside, self.spec.python)
+        pinned = await asyncio.to_thread(packages.pin, pip, self.spec.python, self.before.python, self.store)
+        self.lock = replace(self.lock, python=pinned)
+        await self._step("python", pinned.found, self._install, pinned.found)
         path = self.image.env.get("PATH", self.sandboxes.path)
         env = {**self.image.env, "PATH": f"{PYTHON}/bin:{path.removeprefix(f'{PYTHON}/bin:')}", "VIRTUAL_ENV": PYTHON}
-        self.image = msgspec.structs.replace(self.image, env=env)
+        self.image = replace(self.image, env=env)
 
     async def files(self) -> None:
         if self.spec.files:
             digests = {inside: bases.tree_digest(Path(source)) for inside, source in self.spec.files.items()}
-            await self._step("files", digests, _filling(_copy_files, self.spec.files))
+            await self._step("files", digests, _copy_files, self.spec.files)
         if self.spec.repository:
             where = (self.spec.repository.commit, self.spec.repository.path)
-            await self._step("repository", where, _filling(_check_out, self.spec.repository))
+            await self._step("repository", where, _check_out, self.spec.repository)
 
     async def run(self) -> None:
-        self.image = msgspec.structs.replace(self.image, env={**self.image.env, **self.spec.env})
+        self.image = replace(self.image, env={**self.image.env, **self.spec.env})
         network = self.spec.network or "none"
         for command in self.spec.run:
-            inputs = (command, network, self.spec.env)
-            await self._step("run", inputs, lambda work, command=command: self._make(work, command, network))
+            await self._step("run", (command, network, self.spec.env), self._make, command, network)
 
     # ---- how a step becomes a layer ----
 
-    async def _step(self, name: str, inputs: Any, make: Make) -> None:
+    async def _step(self, name: str, inputs: Any, make: Callable[..., Any], *given: Any) -> None:
+        """`make` fills the layer: a function its directory, in a thread; a coroutine, by a sandbox, its `work`."""
+
         async def sealed(work: Path) -> None:
-            await make(work)
-            await asyncio.to_thread(_seal, work / "upper", self.sandboxes.hello.privileged)
+            if inspect.iscoroutinefunction(make):
+                await make(work, *given)
+            else:
+                await asyncio.to_thread(make, work / "upper", *given)
+            await asyncio.to_thread(_seal, work / "upper", bool(self.sandboxes.hello.privileged))
 
         self.key = digest(self.key, name, inputs)
         fresh = await self.store.layer(self.key, sealed)
         self.say(f"{self.key}  {name}{'' if fresh else ' (was there)'}")
-        self.image = msgspec.structs.replace(self.image, layers=(*self.image.layers, self.key))
+        self.image = replace(self.image, layers=(*self.image.layers, self.key))
 
     async def _install(self, work: Path, found: tuple[Artifact, ...]) -> None:
         wheels = work / "wheels" / "wheels"  # a layer for this step only
@@ -196,51 +193,33 @@ class Builder:
         if self.sandboxes.hello.privileged:
             for path in (work / "upper", work / "work"):
                 os.chown(path, USER, USER)
-        image = msgspec.structs.replace(self.image, layers=(*self.image.layers, *more))
-        box = await self.sandboxes.start(msgspec.structs.replace(LIMITS, network=network), image, work.name)
-        try:
-            _succeeded(script, await box.exec(["sh", "-ec", script], seconds=SECONDS))
-        finally:
-            await box.close()
+        image = replace(self.image, layers=(*self.image.layers, *more))
+        await self._said(script, replace(LIMITS, network=network), image, work.name, SECONDS)
 
-    async def _ask(self, script: str) -> Exit:
-        """In a sandbox of the image so far."""
-        box = await self.sandboxes.start(LIMITS, self.image)
+    async def _said(
+        self, script: str, spec: SandboxSpec = LIMITS, image: Image | None = None, work: str = "", seconds: float = 60.0
+    ) -> bytes:
+        """What the script says in a sandbox of the image so far. Raises ConfigError where it fails."""
+        box = await self.sandboxes.start(spec, image or self.image, work)
         try:
-            return _succeeded(script, await box.exec(["sh", "-ec", script], seconds=60.0))
+            found = await box.exec(["sh", "-ec", script], seconds=seconds)
         finally:
             await box.close()
+        if not found.ok:
+            ended = f"{found.cause} {found.code} {found.evidence}\n{found.text[-2000:].strip()}"
+            raise ConfigError(f"in the image, `{script}` ended: {ended}")
+        return found.stdout
+
+    def _at(self, path: str) -> Path | None:
+        """Where on the disk a path of the image so far is."""
+        layers = [self.store.layers.resolve() / key for key in reversed(self.image.layers)]
+        roots = [*layers, Path("/")] if self.image.over_host else layers
+        return next((root / path for root in roots if os.path.lexists(root / path)), None)
 
     def _find(self, path: str) -> str:
-        """A text file of the image so far, "" where there is none."""
-        for key in reversed(self.image.layers):
-            at = self.store.layers / key / path
-            if at.is_file() and not at.is_symlink():
-                return at.read_text("utf-8", "replace")
-        return ""
-
-
-def _succeeded(script: str, found: Exit) -> Exit:
-    if not found.ok:
-        raise ConfigError(
-            f"in the image, `{script}` ended: {found.cause} {found.code} {found.evidence}\n{found.text[-2000:].strip()}"
-        )
-    return found
-
-
-def _filling(fill: Callable[..., None], *rest: Any) -> Make:
-    """A step that this process does in a thread, by `fill(directory, *rest)`."""
-
-    async def make(work: Path) -> None:
-        await asyncio.to_thread(fill, work / "upper", *rest)
-
-    return make
-
-
-def _host() -> tuple[str, ...]:
-    """What makes the host's /usr another base: its distribution, machine and Python."""
-    release = Path("/etc/os-release")
-    return (release.read_text() if release.exists() else "", platform.machine(), sys.version, sys.base_prefix)
+        """A text file of the image so far, "" where there is none, or a link on the way."""
+        at = self._at(path)
+        return at.read_text("utf-8", "replace") if at and at.is_file() and at.resolve() == at else ""
 
 
 def _make_folders(upper: Path) -> None:
@@ -258,27 +237,29 @@ def _add_user(upper: Path, known: dict[str, str]) -> None:
             (upper / path).write_text("".join(f"{row}\n" for row in [*known[path].splitlines(), line]))
 
 
+def _inside(upper: Path, path: str) -> Path:
+    """Where a path in the image, relative to the working directory, is in its layer. Raises ConfigError."""
+    parts = PurePosixPath("/sandbox", path).parts[1:]
+    if ".." in parts:
+        raise ConfigError(f"expected a path inside the image, got {path!r}")
+    return upper.joinpath(*parts)
+
+
 def _copy_files(upper: Path, files: dict[str, str]) -> None:
     for inside, source in files.items():
-        parts = PurePosixPath("/sandbox", inside).parts[1:]
-        if ".." in parts:
-            raise ConfigError(f"files: expected a path inside the image, got {inside!r}")
-        bases.copy(Path(source), upper.joinpath(*parts))
+        bases.copy(Path(source), _inside(upper, inside))
 
 
 def _check_out(upper: Path, repository: Repository) -> None:
     """One commit and nothing later, which could hold a task's answer; no trace of the builder in .git."""
-    folder = upper.joinpath(*PurePosixPath("/sandbox", repository.path).parts[1:])
+    folder = _inside(upper, repository.path)
     folder.mkdir(parents=True)
-    environment = {**os.environ, "GIT_TERMINAL_PROMPT": "0", "GIT_LFS_SKIP_SMUDGE": "1"}
     for words in (
         ["init", "--quiet", "--template="],
         ["fetch", "--quiet", "--depth", "1", "--no-tags", repository.url, repository.commit],
         ["checkout", "--quiet", "--detach", "FETCH_HEAD"],
     ):
-        done = subprocess.run(["git", "-C", str(folder), *words], env=environment, capture_output=True, text=True)
-        if done.returncode:
-            raise ConfigError(f"repository {repository.url}: git {words[0]} failed: {done.stderr[-1000:].strip()}")
+        bases.output(["git", "-C", str(folder), *words], f"repository {repository.url}: git {words[0]} failed")
     if (folder / ".git/HEAD").read_text().strip() != repository.commit:
         raise CorruptError(f"repository {repository.url}: expected commit {repository.commit}, got another")
     (folder / ".git/FETCH_HEAD").unlink()

@@ -7,13 +7,11 @@ downloads them, `fetch` downloads exactly the files of a lock. Debian packages a
 from __future__ import annotations
 
 import importlib.util
-import os
 import re
 import shutil
-import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from urllib.parse import unquote
 
@@ -65,47 +63,39 @@ class Pip:
         self.target = " ".join([self.python, *(bases.tree_digest(path) for path in self.local.values())])
 
     def resolve(self, asked: Sequence[str], into: Path) -> None:
-        requirements = into / "requirements.txt"
-        requirements.write_text("\n".join(asked))
-        self._download(into, ["-r", str(requirements)])
-        requirements.unlink()
+        self._download(into, asked)
         if not any(into.glob("pip-*.whl")):  # what installs them, and a virtual environment's usual inhabitant
             self._download(into, ["pip"])
 
     def fetch(self, pinned: Pinned, into: Path) -> None:
-        requirements = into / "requirements.txt"
-        with requirements.open("w") as lines:
-            for artifact in pinned.found:
-                if artifact.file in self.local:
-                    shutil.copy(self.local[artifact.file], into)
-                else:
-                    lines.write(f"{artifact.name}=={artifact.version} --hash=sha256:{artifact.sha256}\n")
-        self._download(into, ["--no-deps", "--require-hashes", "-r", str(requirements)])
-        requirements.unlink()
+        for path in self.local.values():
+            shutil.copy(path, into)
+        others = [artifact for artifact in pinned.found if artifact.file not in self.local]
+        lines = [f"{artifact.name}=={artifact.version} --hash=sha256:{artifact.sha256}" for artifact in others]
+        self._download(into, lines, "--no-deps", "--require-hashes")
 
     def named(self, file: str) -> tuple[str, str]:
         name, version = file.split("-")[:2]
         return name.lower().replace("_", "-"), version
 
-    def _download(self, into: Path, what: Sequence[str]) -> None:
+    def _download(self, into: Path, lines: Sequence[str], *options: str) -> None:
         command = [sys.executable, "-m", "pip", "download", "--quiet", "--only-binary", ":all:", "--dest", str(into)]
-        done = _run([*command, *_platform(self.python), *what], self.beside)
-        if done.returncode:
-            raise ConfigError(
-                f"pip found no wheels for {' '.join(what)} on {self.python}: {done.stderr[-1500:].strip()}"
-            )
+        with tempfile.NamedTemporaryFile("w", suffix=".txt") as requirements:
+            requirements.write("\n".join(lines))
+            requirements.flush()
+            command += [*_platform(self.python), *options, "-r", requirements.name]
+            bases.output(command, f"pip found no wheels for {', '.join(lines)} on {self.python}", self.beside)
 
 
 def _platform(python: str) -> list[str]:
     """pip's words for another Python than this one, as `PROBE` printed it. Raises ConfigError."""
-    here = subprocess.run([sys.executable, "-c", PROBE], capture_output=True, text=True, check=True).stdout.strip()
-    if python == here:
+    if python == bases.output([sys.executable, "-c", PROBE], "this Python does not run").strip():
         return []
-    major, minor, implementation, machine, *libc = python.split()
-    if implementation != "CPython" or libc[:1] != ["glibc"]:
+    told = re.fullmatch(r"(\d+) (\d+) CPython (\w+) glibc 2\.(\d{1,2})", python)
+    if told is None:
         raise ConfigError(f"python: expected CPython with glibc in the base, found {python!r}")
-    newest = int(libc[1].split(".")[1])
-    platforms = [f"manylinux_2_{n}_{machine}" for n in range(newest, 16, -1)] + [f"manylinux2014_{machine}"]
+    major, minor, machine, newest = told.groups()
+    platforms = [f"manylinux_2_{n}_{machine}" for n in range(int(newest), 16, -1)] + [f"manylinux2014_{machine}"]
     words = ["--implementation", "cp", "--python-version", f"{major}.{minor}"]
     for abi in (f"cp{major}{minor}", "abi3", "none"):
         words += ["--abi", abi]
@@ -139,44 +129,29 @@ class Apt:
     def _update(self) -> None:
         """The lists of another system than this one, which keeps its own."""
         if self.root is not None:
-            for name in ("var/lib/apt/lists/partial", "var/cache/apt/archives/partial"):
-                (self.root / name).mkdir(parents=True, exist_ok=True)
+            for name in ("var/lib/apt/lists/partial/x", "var/cache/apt/archives/partial/x"):
+                bases.inside(self.root, name).parent.mkdir(parents=True, exist_ok=True)
             self._apt(["update", "-qq"], self.root)
 
     def _apt(self, words: Sequence[str], folder: Path) -> str:
         options = ["-o", "APT::Sandbox::User=root"]
         if self.root is not None:
             options += ["-o", f"Dir={self.root}", "-o", f"Dir::State::status={self.root}/var/lib/dpkg/status"]
-        done = _run(["apt-get", *options, *words], folder)
-        if done.returncode:
-            raise ConfigError(
-                f"apt-get {' '.join(words)} failed (`apt-get update` first?): {done.stderr[-1500:].strip()}"
-            )
-        return done.stdout
+        failed = f"apt-get {' '.join(words)} failed (`apt-get update` first?)"
+        return bases.output(["apt-get", *options, *words], failed, folder)
 
 
-def unpack_debs(into: Path, files: Sequence[Path], links: Sequence[Sequence[str]], status: str) -> None:
-    """Packages into a layer. `status`: dpkg's, "" where there is none.
-
-    `links`: where the base has a link to a directory at the top (/bin to usr/bin), packages' files go to its target.
-    """
-    for file in files:
-        done = _run(["dpkg-deb", "--extract", str(file), str(into)], into)
-        if done.returncode:
-            raise CorruptError(f"{file.name} does not unpack: {done.stderr[-500:]}")
-        if status:
-            control = _run(["dpkg-deb", "--field", str(file)], into).stdout
-            status = f"{status.rstrip()}\n\n{control.rstrip()}\nStatus: install ok installed\n"
-    for name, target in links:
-        if (into / name).is_dir():
-            shutil.copytree(into / name, into / target.lstrip("/"), symlinks=True, dirs_exist_ok=True)
-            shutil.rmtree(into / name)
+def unpack_debs(into: Path, files: Sequence[Path], links: Mapping[str, str], status: str) -> None:
+    """Packages into a layer. `links`: where the base has links at the top. `status`: dpkg's, "" where there is none."""
+    with tempfile.TemporaryDirectory(prefix="temper-deb-") as folder:
+        for file in files:
+            broken = f"{file.name} does not unpack"
+            argv = ["sh", "-c", 'dpkg-deb --fsys-tarfile "$0" > tar && dpkg-deb --field "$0"', str(file)]
+            control = bases.output(argv, broken, Path(folder), CorruptError)
+            bases.unpack(Path(folder, "tar"), into, moved=links)
+            status = status and f"{status.rstrip()}\n\n{control.rstrip()}\nStatus: install ok installed\n"
     if status:
-        path = into / "var/lib/dpkg/status"
+        path = bases.inside(into, "var/lib/dpkg/status")
         path.parent.mkdir(parents=True, exist_ok=True)
+        path.unlink(missing_ok=True)
         path.write_text(status)
-
-
-def _run(command: Sequence[str], folder: Path) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "LC_ALL": "C", "DEBIAN_FRONTEND": "noninteractive", "PIP_NO_INPUT": "1"}
-    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+import os
+import re
 from pathlib import Path
 from typing import Any
 
 import msgspec
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from temper.core import config
 from temper.core.errors import ConfigError, CorruptError, MissingError
@@ -91,20 +94,27 @@ def digest(*parts: Any) -> str:
     return hashlib.sha256(msgspec.json.encode([FORMAT, *parts], order="sorted")).hexdigest()[:32]
 
 
+def sha256(path: Path) -> str:
+    """Of a file's content, in hex."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
 def read_spec(path: str | Path) -> ImageSpec:
     """Raises MissingError, ConfigError. Local paths become absolute."""
     if not Path(path).exists():
         raise MissingError(f"no description of an environment at {path}: expected a TOML file, see docs/sandboxes.md")
     spec = config.build(ImageSpec, config.load(path), str(path))
     above = Path(path).absolute().parent
-    if spec.repository and (len(spec.repository.commit) != 40 or not _is_hex(spec.repository.commit)):
-        raise ConfigError(f"{path}: expected a commit of 40 hex digits, got {spec.repository.commit!r}")
     changed: dict[str, Any] = {"files": {inside: str(above / local) for inside, local in spec.files.items()}}
     if spec.base != "host" and not spec.base.startswith(("image:", "debootstrap:")):
         changed["base"] = str(above / spec.base)
-    if spec.repository and (above / spec.repository.url).exists():
-        changed["repository"] = msgspec.structs.replace(spec.repository, url=str(above / spec.repository.url))
-    return msgspec.structs.replace(spec, **changed)
+    if spec.repository:
+        if not re.fullmatch("[0-9a-f]{40}", spec.repository.commit):
+            raise ConfigError(f"{path}: expected a commit of 40 hex digits, got {spec.repository.commit!r}")
+        if (above / spec.repository.url).exists():
+            changed["repository"] = replace(spec.repository, url=str(above / spec.repository.url))
+    return replace(spec, **changed)
 
 
 def read_lock(path: Path) -> Lock | None:
@@ -118,10 +128,11 @@ def read_lock(path: Path) -> Lock | None:
 
 
 def write_lock(path: Path, lock: Lock) -> None:
-    fresh = path.with_name(f".{path.name}.new")
-    fresh.write_bytes(msgspec.json.format(msgspec.json.encode(lock), indent=2) + b"\n")
+    write(path, msgspec.json.format(msgspec.json.encode(lock), indent=2) + b"\n")
+
+
+def write(path: Path, content: bytes) -> None:
+    """In one step, whoever else writes it."""
+    fresh = path.with_name(f".{path.name}.{os.getpid()}")
+    fresh.write_bytes(content)
     fresh.replace(path)
-
-
-def _is_hex(text: str) -> bool:
-    return all(c in "0123456789abcdef" for c in text)

@@ -15,20 +15,19 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import fcntl
-import hashlib
 import os
 import shutil
 import tempfile
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import msgspec
 from msgspec import Struct
 
 from temper.core.errors import CorruptError, DeadlineError, MissingError, nearest
-from temper.sandboxes.images.records import Artifact, Image, Lock, digest, read_lock
+from temper.sandboxes.images.records import Artifact, Image, Lock, digest, read_lock, sha256, write
 
 BUILD_SECONDS = 3600.0  # how long to wait for another process's build of the same layer
 DAY = 86400.0
@@ -59,12 +58,10 @@ class Store:
         path = self.root / "images" / f"{name}.json"
         with contextlib.suppress(FileNotFoundError), contextlib.ExitStack() as undo:
             file = undo.enter_context(path.open("rb"))
-            with contextlib.suppress(BlockingIOError):  # it is being collected
-                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-                if os.fstat(file.fileno()).st_nlink:
-                    os.utime(path)
-                    undo.pop_all()
-                    return msgspec.json.decode(file.read(), type=Image), file
+            if _flocked(file, fcntl.LOCK_SH) and os.fstat(file.fileno()).st_nlink:  # else it is being collected
+                os.utime(path)
+                undo.pop_all()
+                return msgspec.json.decode(file.read(), type=Image), file
         known = [path.stem for path in self.root.glob("images/*.json")]
         raise MissingError(f"no image {name} here: `temper sandbox build` it; {nearest(name, known)}")
 
@@ -79,18 +76,14 @@ class Store:
     # ---- building ----
 
     @contextlib.asynccontextmanager
-    async def locked(self, name: str, *, shared: bool = False, seconds: float = BUILD_SECONDS) -> AsyncIterator[None]:
+    async def locked(self, name: str, *, shared: bool = False, seconds: float = BUILD_SECONDS) -> AsyncGenerator[None]:
         """Raises DeadlineError."""
         until = time.monotonic() + seconds
         with (self.root / "locks" / name).open("w") as file:
-            while True:
-                try:
-                    fcntl.flock(file, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
-                    break
-                except BlockingIOError:
-                    if time.monotonic() > until:
-                        raise DeadlineError(f"waited {seconds:.0f} s for another process, at {file.name}") from None
-                    await asyncio.sleep(0.05)
+            while not _flocked(file, fcntl.LOCK_SH if shared else fcntl.LOCK_EX):
+                if time.monotonic() > until:
+                    raise DeadlineError(f"waited {seconds:.0f} s for another process, at {file.name}")
+                await asyncio.sleep(0.05)
             yield
 
     async def layer(self, key: str, make: Callable[[Path], Awaitable[None]]) -> bool:
@@ -113,19 +106,18 @@ class Store:
         return True
 
     def add_image(self, image: Image) -> None:
-        _write(self.root / "images" / f"{image.hash}.json", msgspec.json.encode(image))
+        write(self.root / "images" / f"{image.hash}.json", msgspec.json.encode(image))
 
     def add_root(self, lock: Path) -> None:
         """A lock file, which keeps the image that it names as long as it is there."""
-        _write(self.root / "roots" / digest(str(lock.absolute())), os.fsencode(lock.absolute()))
+        write(self.root / "roots" / digest(str(lock.absolute())), os.fsencode(lock.absolute()))
 
     def add_file(self, path: Path) -> str:
         """Takes a file over; gives its hash."""
-        with path.open("rb") as file:
-            sha256 = hashlib.file_digest(file, "sha256").hexdigest()
-        (self.root / "files" / sha256).mkdir(exist_ok=True)
-        path.replace(self.root / "files" / sha256 / path.name)
-        return sha256
+        name = sha256(path)
+        (self.root / "files" / name).mkdir(exist_ok=True)
+        path.replace(self.root / "files" / name / path.name)
+        return name
 
     def file(self, artifact: Artifact) -> Path:
         """Where that file is, or would be."""
@@ -149,8 +141,9 @@ class Store:
     def _unused(self, since: float, claims: contextlib.ExitStack) -> Iterator[Path]:
         layers: set[str] = set()
         for kept in self.images():
-            if kept.used < since and not kept.roots and _claimed(kept.path, claims):
-                yield kept.path
+            wanted = kept.used >= since or kept.roots
+            if not wanted and _flocked(claims.enter_context(kept.path.open("rb")), fcntl.LOCK_EX):
+                yield kept.path  # nobody uses it, and nobody can begin to as long as `claims` is open
             else:
                 layers |= set(kept.image.layers)
         for path in self.layers.iterdir():
@@ -193,17 +186,10 @@ def size(path: Path) -> int:
     return sum(found.lstat().st_blocks for found in ([path] if path.is_file() else paths)) * 512
 
 
-def _claimed(manifest: Path, claims: contextlib.ExitStack) -> bool:
-    """Nobody uses the image, and nobody can begin to as long as `claims` is open."""
-    file = claims.enter_context(manifest.open("rb"))
+def _flocked(file: IO[Any], how: int) -> bool:
+    """Whether the lock could be had at once."""
     try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(file, how | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
     return True
-
-
-def _write(path: Path, content: bytes) -> None:
-    fresh = path.with_name(f".{path.name}.{os.getpid()}")
-    fresh.write_bytes(content)
-    fresh.replace(path)
