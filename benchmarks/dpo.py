@@ -18,7 +18,7 @@ from temper.core.trace import Sample, Segment, Trace, Verdict
 from temper.models.load import DEFAULT, Base, load
 from temper.models.lora import LoraConfig
 from temper.models.policy import Policy
-from temper.training.stages import preference, sft
+from temper.training.stages import preference
 from temper.training.stages.pairs import Pair
 from temper.training.trainer import Config, Trainer
 
@@ -44,7 +44,7 @@ def run(settings: dict[str, Any]) -> dict[str, Any]:
     def ours(step: int) -> tuple[float, float]:
         batch = pairs[step * used["batch"] : (step + 1) * used["batch"]]
         began = time.perf_counter()
-        metrics = preference.step(trainer, batch, sft.Config(), references)
+        metrics = preference.step(trainer, batch, references)
         return time.perf_counter() - began, metrics["loss"]
 
     names = ("prompt", "chosen", "rejected")

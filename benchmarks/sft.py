@@ -44,7 +44,7 @@ def run(settings: dict[str, Any]) -> dict[str, Any]:
     def ours(step: int) -> tuple[float, float]:
         batch = traces[step * used["batch"] : (step + 1) * used["batch"]]
         began = time.perf_counter()
-        metrics = sft.step(trainer, batch, sft.Config())
+        metrics = sft.step(trainer, batch)
         return time.perf_counter() - began, metrics["loss"]
 
     return compare(base, used, [{"input_ids": ids.tolist()} for ids in data], ours)

@@ -30,7 +30,7 @@ from temper.core.trace import Segment, Trace, Verdict
 from temper.verifiers.grading import grade
 from temper.verifiers.pool import LimitError, Pool
 
-DEFAULTS = {
+SETTINGS = {
     "pairs": 5, "plain": 4000, "own_cases": 100, "code_seconds": 3.0, "in_flight": 16, "workers": 2, "cases": "",
 }  # fmt: skip
 VERSION = "0.9.0"
@@ -41,7 +41,7 @@ PROGRAM = "def f(xs):\n    return sorted(set(xs))[:%d]\n"
 
 def run(settings: dict[str, Any]) -> dict[str, Any]:
     """Gives metrics, their spread over the pairs, and the settings. Raises MissingError without math-verify's tests."""
-    chosen = {**DEFAULTS, **settings}
+    chosen = {**SETTINGS, **settings}
     return asyncio.run(_measure(chosen, _own_cases(chosen["cases"])))
 
 

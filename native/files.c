@@ -123,12 +123,13 @@ uint32_t files_write(const struct box *box, int work, char *request, size_t size
             fail(box, "a put request is cut short");
         memcpy(sizes, request, sizeof sizes);
         size_t whole = sizeof sizes + sizes[0] + (size_t)sizes[1];
-        if (whole > size || sizes[0] >= sizeof path)
+        if (whole > size)
             fail(box, "a put request is cut short");
-        memcpy(path, request + sizeof sizes, sizes[0]);
-        path[sizes[0]] = 0;
+        size_t known = sizes[0] < sizeof path ? sizes[0] : sizeof path - 1;
+        memcpy(path, request + sizeof sizes, known);
+        path[known] = 0;
         memcpy(tried, path, sizeof path);
-        error = put(work, path, request + sizeof sizes + sizes[0], sizes[1]);
+        error = known < sizes[0] ? ENAMETOOLONG : put(work, path, request + sizeof sizes + sizes[0], sizes[1]);
         request += whole;
         size -= whole;
     }

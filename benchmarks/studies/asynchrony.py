@@ -8,21 +8,18 @@ default loss (clip around the policy that sampled, truncated importance weights)
 token weighs 1, as if it were sampled by the current policy); decoupled PPO with an interpolated proximal policy at
 eta 4; and over-provisioning, which cancels groups that would become too old instead of waiting for them.
 
-Writes docs/results/async.{md,json,png}.
+Writes docs/results/async.{md,json,png}, anew after each run.
 """
 
 from __future__ import annotations
 
-import argparse
-import io
 import re
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from msgspec.structs import replace
-from runs import HERE, RESULTS, finished, outcomes, paragraph, publish, seconds, series, table, weights
+from runs import HERE, WARM, Arm, arguments, each, outcomes, paragraph, png, publish, seconds, series, subplots, table
 from variants import slow_reverse
 
 from temper.evaluation.compare import compare
@@ -40,32 +37,35 @@ ARMS: dict[str, tuple[str, ...]] = {
     "eta 1, cancelling": ("stages.0.pacing.eta=1", "stages.0.pacing.spare=0.5"),
 }
 MARGIN = 0.03  # success that may be given away for speed
+MINUTES = 3.5
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seeds", type=int, default=3)
+    parser = arguments(__doc__, seeds=3, threads=1)
     parser.add_argument("--only", action="append", choices=list(ARMS), help="arms to run; all by default")
-    parser.add_argument("--root", type=Path, default=Path("runs/studies"))
-    parser.add_argument("--out", type=Path, default=RESULTS)
-    parser.add_argument("--set", action="append", default=[], help="settings of every run, like stages.0.steps=20")
     given = parser.parse_args()
-    base = weights(finished(str(HERE / "warm.toml"), "warm", given.root), "sft")
+    order = [(arm, seed) for seed in range(given.seeds) for arm in dict.fromkeys([SYNCHRONOUS, *(given.only or ARMS)])]
+    runs = each([WARM, *(asked(arm, seed) for arm, seed in order)], given)
+    next(runs)
     found: dict[str, list[RunDirectory]] = {}
-    for seed in range(given.seeds):
-        for arm in dict.fromkeys([SYNCHRONOUS, *(given.only or ARMS)]):
-            settings = [f"model.base={base.resolve()}", f"seed={seed}", *given.set, *ARMS[arm]]
-            name = f"asynchrony-{re.sub('[^a-z0-9]+', '-', arm)}-{seed}"
-            found.setdefault(arm, []).append(finished(str(HERE / "asynchrony.toml"), name, given.root, settings))
-    rows = {arm: measured(runs, found[SYNCHRONOUS]) for arm, runs in found.items()}
-    best = recommended(rows)
-    recipe = {key: found[SYNCHRONOUS][0].recipe[key] for key in ("domains", "stages", "evaluation")}
-    tree = {"arms": rows, "recommended": best, "recipe": recipe, "seeds": given.seeds, "margin": MARGIN}
-    publish("async", tree, page(rows, best, given.seeds, recipe), draw(found), given.out)
+    for done, ((arm, _), run) in enumerate(zip(order, runs, strict=True), 1):
+        found.setdefault(arm, []).append(run)
+        rows = {arm: measured(runs, found[SYNCHRONOUS]) for arm, runs in found.items()}
+        recipe = {key: found[SYNCHRONOUS][0].recipe[key] for key in ("domains", "stages", "evaluation")}
+        tree = {"arms": rows, "recommended": recommended(rows), "recipe": recipe, "seeds": given.seeds}
+        tree |= {"margin": MARGIN, "runs": [done, len(order)]}
+        publish("async", tree, page(tree), draw(found), given.out)
+
+
+def asked(arm: str, seed: int) -> Arm:
+    name = f"asynchrony-{re.sub('[^a-z0-9]+', '-', arm)}-{seed}"
+    start = ("model.base", WARM.name)
+    return Arm(str(HERE / "asynchrony.toml"), name, MINUTES, (f"seed={seed}", *ARMS[arm]), start)
 
 
 def measured(runs: Sequence[RunDirectory], synchronous: Sequence[RunDirectory]) -> dict[str, Any]:
-    """Figures of an arm over its seeds: three numbers are lowest, median, highest."""
+    """Figures of an arm over its seeds: three numbers are lowest, median, highest. Synchronous runs may be of more."""
+    synchronous = synchronous[: len(runs)]
     took = [seconds(run, "rl") for run in runs]
     against = [seconds(run, "rl") for run in synchronous]
     after = [np.mean([o.success for o in outcomes(run, "rl")]) for run in runs]
@@ -110,7 +110,8 @@ def _three(values: Sequence[Any]) -> list[float]:
     return [float(f(values)) for f in (np.min, np.median, np.max)]
 
 
-def page(rows: Mapping[str, Mapping[str, Any]], best: str, seeds: int, recipe: Mapping[str, Any]) -> str:
+def page(tree: Mapping[str, Any]) -> str:
+    rows, best, recipe = tree["arms"], tree["recommended"], tree["recipe"]
     stage, pacing = recipe["stages"][0], recipe["stages"][0]["pacing"]
     head = ["arm", "success", "against synchronous, points", "wall time, s", "speed", "age, mean and max"]
     head += ["kept over started", "KL to the sampler", "largest ratio"]
@@ -130,11 +131,12 @@ def page(rows: Mapping[str, Mapping[str, Any]], best: str, seeds: int, recipe: M
             f"{row['ratio_max']:.1f}",
         ])  # fmt: skip
     base = 100 * rows[SYNCHRONOUS]["base"]
-    how = f"""`python benchmarks/studies/asynchrony.py --seeds {seeds}` made this page, [its JSON](async.json) and the
-        plot. A model of 1 M parameters that SFT has taught to reverse {base:.0f} % of held-out words goes on by RL,
-        on one budget: {stage["steps"]} steps of {pacing["batch"]} samples ({pacing["group"]} tries of a task). The
-        world takes log-normal seconds for an answer (median {slow_reverse.MEDIAN}, spread {slow_reverse.SPREAD}).
-        Seeds: {seeds}. Success is greedy, on {recipe["evaluation"]["tasks"]} held-out tasks a seed."""
+    how = f"""`python benchmarks/studies/asynchrony.py --seeds {tree["seeds"]}` made this page, [its JSON](async.json)
+        and the plot. A model of 1 M parameters that SFT has taught to reverse {base:.0f} % of held-out words goes on
+        by RL, on one budget: {stage["steps"]} steps of {pacing["batch"]} samples ({pacing["group"]} tries of a
+        task). The world takes log-normal seconds for an answer (median {slow_reverse.MEDIAN}, spread
+        {slow_reverse.SPREAD}). Runs: {tree["runs"][0]} of {tree["runs"][1]}. Success is greedy, on
+        {recipe["evaluation"]["tasks"]} held-out tasks a seed."""
     terms = """Spans are lowest to highest seed; differences have 95 % intervals, paired by seed and task, which do not
         cover the seed. Bias: *kept over started* is the mean time of the samples that were trained over that of all
         that were started (1: no long one was lost); *KL to the sampler* is how far the current policy is from the
@@ -163,12 +165,8 @@ def _spread(three: Sequence[float], times: float = 1, unit: str = "") -> str:
 def draw(found: Mapping[str, Sequence[RunDirectory]]) -> bytes:
     """Left: mean reward by step, running over 5. Right: final success against the wall time of the stage."""
     from matplotlib import colormaps
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(11, 4.4), dpi=150, layout="constrained")
-    FigureCanvasAgg(figure)
-    left, right = figure.subplots(1, 2)
+    figure, (left, right) = subplots(11, 4.4, 2)
     for at, (arm, runs) in enumerate(found.items()):
         colour, dashes = colormaps["tab10"](at % 10), "--" if "no correction" in arm else "-"
         curve = np.mean([series(run, "reward") for run in runs], axis=0)
@@ -178,13 +176,8 @@ def draw(found: Mapping[str, Sequence[RunDirectory]]) -> bytes:
         right.plot(took, [100 * np.mean([o.success for o in outcomes(run, "rl")]) for run in runs], "o", color=colour)
     left.set(xlabel="step", ylabel="reward while training (mean of 5 steps)")
     right.set(xlabel="wall time of the RL stage, s", ylabel="held-out success after it, %")
-    for axes in (left, right):
-        axes.spines[["top", "right"]].set_visible(False)
-        axes.grid(color="#d9dde2", lw=0.6)
     left.legend(frameon=False, fontsize=7)
-    image = io.BytesIO()
-    figure.savefig(image, format="png")
-    return image.getvalue()
+    return png(figure)
 
 
 if __name__ == "__main__":

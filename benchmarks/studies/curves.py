@@ -3,49 +3,43 @@
     python benchmarks/studies/curves.py reverse_text [--seeds 3] [--root runs/studies]
     python benchmarks/studies/curves.py guess_number
 
-The recipe of that name is run as shipped. Writes docs/results/NAME.{json,md,png}; the public figures are of far larger
-models on GPUs (prime-rl's reverse-text: reward 0.05, after SFT and 20 steps of RL about 0.8; tinker-cookbook's
-guess-number: about 0 to 0.8 in 20 steps) and say only what the task is.
+The recipe of that name is run as shipped. Writes docs/results/NAME.{json,md,png}, anew after each seed. The public
+figures are of far larger models on GPUs (prime-rl's reverse-text: reward 0.05, after SFT and 20 steps of RL about 0.8;
+tinker-cookbook's guess-number: about 0 to 0.8 in 20 steps) and say only what the task is.
 """
 
 from __future__ import annotations
 
-import argparse
-import io
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-from runs import RESULTS, finished, outcomes, paragraph, publish, reward, seconds, series, table
+from runs import Arm, arguments, each, outcomes, paragraph, png, publish, reward, seconds, series, subplots, table
 
 from temper.evaluation.statistics import wilson
 from temper.store.run import RunDirectory
 
 GOALS = {"reverse_text": 0.6, "guess_number": 0.8}  # held-out reward that has to be reached
+MINUTES = {"reverse_text": 6.0, "guess_number": 11.0}
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = arguments(__doc__, seeds=3)
     parser.add_argument("name", choices=list(GOALS))
-    parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--root", type=Path, default=Path("runs/studies"))
-    parser.add_argument("--out", type=Path, default=RESULTS)
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--set", action="append", default=[], help="settings of every run, like stages.1.steps=20")
     given = parser.parse_args()
-    runs = [
-        finished(given.name, f"{given.name}-{seed}", given.root, [f"seed={seed}", *given.set], given.threads)
-        for seed in range(given.seeds)
-    ]
-    stages = ["base", *(table["kind"] for table in runs[0].recipe["stages"])]
-    tree = {
-        "goal": GOALS[given.name],
-        "stages": {stage: measured(runs, stage) for stage in stages},
-        "rl": [series(run, "reward").tolist() for run in runs],
-        "recipe": runs[0].recipe,
-    }
-    publish(given.name, tree, page(given.name, tree, given.seeds), draw(given.name, runs, tree), given.out)
+    name = given.name
+    arms = [Arm(name, f"{name}-{seed}", MINUTES[name], (f"seed={seed}",)) for seed in range(given.seeds)]
+    runs: list[RunDirectory] = []
+    for run in each(arms, given):
+        runs.append(run)
+        stages = ["base", *(table["kind"] for table in run.recipe["stages"])]
+        tree = {
+            "goal": GOALS[name],
+            "stages": {stage: measured(runs, stage) for stage in stages},
+            "rl": [series(run, "reward").tolist() for run in runs],
+            "recipe": run.recipe,
+        }
+        publish(name, tree, page(name, tree, given.seeds), draw(name, runs, tree), given.out)
 
 
 def measured(runs: Sequence[RunDirectory], stage: str) -> dict[str, Any]:
@@ -70,7 +64,7 @@ def page(name: str, tree: dict[str, Any], seeds: int) -> str:
     recipe = tree["recipe"]
     how = f"""`python benchmarks/studies/curves.py {name} --seeds {seeds}` made this page, [its JSON]({name}.json) and
         the plot: the recipe `{name}` on `{recipe["model"]["base"]}`, greedy on {recipe["evaluation"]["tasks"]} held-out
-        tasks a seed. Seeds: {seeds}. The aim is a reward of {tree["goal"]:g} after RL."""
+        tasks a seed. Seeds: {len(tree["rl"])}. The aim is a reward of {tree["goal"]:g} after RL."""
     return f"""# {name}
 
 {paragraph(how)}
@@ -87,12 +81,7 @@ def _span(values: Sequence[float]) -> str:
 
 def draw(name: str, runs: Sequence[RunDirectory], tree: dict[str, Any]) -> bytes:
     """Mean reward of each RL step by seed, their running mean, the held-out rewards beside it, and the aim."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(7.5, 4.2), dpi=150, layout="constrained")
-    FigureCanvasAgg(figure)
-    axes = figure.subplots()
+    figure, axes = subplots(7.5, 4.2)
     curves = np.array([series(run, "reward") for run in runs])
     steps = np.arange(1, curves.shape[1] + 1)
     for at, curve in enumerate(curves):
@@ -103,12 +92,8 @@ def draw(name: str, runs: Sequence[RunDirectory], tree: dict[str, Any]) -> bytes
         axes.plot([at] * len(held), held, "o", color=colour, label=f"held-out, greedy, after {stage}")
     axes.axhline(tree["goal"], color="#22282f", lw=1, ls=":", label=f"aim {tree['goal']:g}")
     axes.set(xlabel="step of RL", ylabel="reward", title=name, ylim=(0, 1.02))
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.grid(color="#d9dde2", lw=0.6)
     axes.legend(frameon=False, fontsize=8, loc="lower right")
-    image = io.BytesIO()
-    figure.savefig(image, format="png")
-    return image.getvalue()
+    return png(figure)
 
 
 if __name__ == "__main__":

@@ -1,40 +1,89 @@
 """What studies share: a recipe is run as a person runs it, once, and its directory is read afterwards.
 
-A run that is finished is not run again, one that was interrupted goes on: a study can be stopped at any time.
+A study is a list of arms. Before each it says how long the rest will take, after each it writes its page anew with what
+is there. A run that is finished is not run again, one that was interrupted goes on: a study can be stopped at any time.
 """
 
 from __future__ import annotations
 
+import argparse
+import io
 import json
 import os
 import subprocess
 import sys
 import textwrap
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
 
+from temper.evaluation.diagnosis import elapsed
 from temper.evaluation.outcome import Outcome, success_by_task
+from temper.evaluation.statistics import Interval
 from temper.store.run import RunDirectory
 
 HERE = Path(__file__).parent
 RESULTS = HERE.parents[1] / "docs" / "results"
 
 
-def finished(recipe: str, name: str, root: Path, settings: Sequence[str] = (), threads: int = 1) -> RunDirectory:
-    """The directory of the run `name` of `recipe` with these settings, finished."""
-    path = root / name
-    if not (path / "report.json").exists():
-        again = ["--resume", str(path)] if (path / "recipe.json").exists() else []
-        words = again or [recipe, *settings, "--name", name, "--root", str(root)]
-        more = {"OMP_NUM_THREADS": str(threads), "PYTHONPATH": os.pathsep.join([str(HERE), *sys.path[1:]])}
-        print("temper run", *words, file=sys.stderr, flush=True)
-        command = [sys.executable, "-m", "temper.cli", "run", *words]
-        subprocess.run(command, env=os.environ | more, check=True, stdout=subprocess.DEVNULL)
-    return RunDirectory.view(path)
+class Arm(NamedTuple):
+    """A run: `minutes` on two quiet cores. `start` is a setting, and the run whose SFT weights it is given."""
+
+    recipe: str
+    name: str
+    minutes: float
+    settings: tuple[str, ...] = ()
+    start: tuple[str, str] | None = None
+
+
+WARM = Arm(str(HERE / "warm.toml"), "warm", 2.5)
+
+
+def arguments(text: str | None, seeds: int, threads: int = 2) -> argparse.ArgumentParser:
+    """The options of every study."""
+    parser = argparse.ArgumentParser(description=text, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seeds", type=int, default=seeds)
+    parser.add_argument("--root", type=Path, default=Path("runs/studies"), help="where the runs are")
+    parser.add_argument("--out", type=Path, default=RESULTS, help="where page, JSON and plot are written")
+    parser.add_argument("--threads", type=int, default=threads)
+    parser.add_argument("--set", action="append", default=[], help="settings of every run but the warm start")
+    return parser
+
+
+def each(arms: Sequence[Arm], given: argparse.Namespace) -> Iterator[RunDirectory]:
+    """The arms' runs in their order, each finished."""
+    took = guessed = 0.0
+    for at, arm in enumerate(arms):
+        path: Path = given.root / arm.name
+        if not (path / "report.json").exists():
+            left = [a for a in arms[at:] if not (given.root / a.name / "report.json").exists()]
+            minutes = sum(a.minutes for a in left) * (took / guessed if guessed else 1)
+            print(f"{len(left)} of {len(arms)} runs are left, about {minutes:.0f} min", file=sys.stderr, flush=True)
+            began = time.monotonic()
+            _finish(arm, path, given)
+            took, guessed = took + (time.monotonic() - began) / 60, guessed + arm.minutes
+        yield RunDirectory.view(path)
+
+
+def _finish(arm: Arm, path: Path, given: argparse.Namespace) -> None:
+    words = ["--resume", str(path)]
+    if not (path / "recipe.json").exists():
+        more = [] if arm is WARM else [*given.set]
+        if arm.start:
+            key, name = arm.start
+            more.append(f"{key}={weights(RunDirectory.view(given.root / name), 'sft').resolve()}")
+        words = [arm.recipe, *more, *arm.settings, "--name", arm.name, "--root", str(given.root)]
+    environment = os.environ | {
+        "OMP_NUM_THREADS": str(given.threads),
+        "PYTHONPATH": os.pathsep.join([str(HERE), *sys.path[1:]]),
+    }
+    print("temper run", *words, file=sys.stderr, flush=True)
+    command = [sys.executable, "-m", "temper.cli", "run", *words]
+    subprocess.run(command, env=environment, check=True, stdout=subprocess.DEVNULL)
 
 
 def weights(run: RunDirectory, stage: str) -> Path:
@@ -51,9 +100,8 @@ def series(run: RunDirectory, key: str, stage: str = "rl") -> np.ndarray:
 
 
 def seconds(run: RunDirectory, part: str) -> float:
-    """Wall clock of a part of the run that one process did."""
-    when = {e.why: e.when for e in run.events if e.what == "part" and e.whom == part}
-    return when["finished"] - when["started"]
+    """Wall clock of a part of the run, over all processes that worked at it."""
+    return elapsed(run.events)[part]
 
 
 def outcomes(run: RunDirectory, stage: str) -> list[Outcome]:
@@ -91,3 +139,35 @@ def paragraph(text: str) -> str:
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     lines = ["| " + " | ".join(row) + " |" for row in (head, *rows)]
     return "\n".join([lines[0], "|---" * len(head) + "|", *lines[1:]])
+
+
+def subplots(width: float, height: float, columns: int = 1) -> tuple[Any, Any]:
+    """A figure that is drawn into memory, and its axes."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width, height), dpi=150, layout="constrained")
+    FigureCanvasAgg(figure)
+    found = figure.subplots(1, columns, squeeze=False)[0]
+    for axes in found:
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.grid(color="#d9dde2", lw=0.6)
+    return figure, found if columns > 1 else found[0]
+
+
+def png(figure: Any) -> bytes:
+    image = io.BytesIO()
+    figure.savefig(image, format="png")
+    return image.getvalue()
+
+
+def intervals(rows: Mapping[str, Interval], axis: str, times: float = 1) -> bytes:
+    """A plot: the rows from top to bottom, each mean with its interval, beside zero."""
+    figure, axes = subplots(7.5, 0.6 + 0.45 * max(3, len(rows)))
+    for at, row in enumerate(rows.values()):
+        axes.plot([times * row.low, times * row.high], [at, at], color="#56b4e9", lw=3, solid_capstyle="round")
+        axes.plot([times * row.mean], [at], "o", color="#0072b2")
+    axes.axvline(0, color="#22282f", lw=1, ls=":")
+    axes.set(xlabel=axis, ylim=(len(rows) - 0.5, -0.5))
+    axes.set_yticks(range(len(rows)), list(rows))
+    return png(figure)

@@ -5,42 +5,48 @@
 A useful group is one whose tries differ in reward. Both arms run the same RL stage from the same warm start over words
 of two to five syllables (`variants.mixed_reverse`): once each task by turns, and once with the first `window` tasks
 tried over and over, those first from which most is learnt a second. Compared are the tokens that were sampled up to
-as many useful groups as both have. Writes docs/results/saving.json.
+as many useful groups as both have; the interval is over the steps of both. Writes docs/results/saving.{md,json,png},
+anew after each seed.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
-from pathlib import Path
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
-from runs import HERE, RESULTS, finished, outcomes, series, weights
+from runs import HERE, WARM, Arm, arguments, each, intervals, outcomes, paragraph, publish, series, table
 
+from temper.evaluation.statistics import Interval
 from temper.store.run import RunDirectory
+
+MINUTES = 1.5
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seeds", type=int, default=3)
+    parser = arguments(__doc__, seeds=3, threads=1)
     parser.add_argument("--window", type=int, default=300)
-    parser.add_argument("--root", type=Path, default=Path("runs/studies"))
-    parser.add_argument("--out", type=Path, default=RESULTS / "saving.json")
-    parser.add_argument("--set", action="append", default=[], help="settings of every run, like stages.0.steps=20")
     given = parser.parse_args()
-    base = weights(finished(str(HERE / "warm.toml"), "warm", given.root), "sft")
-    found = []
-    for seed in range(given.seeds):
-        settings = [f"model.base={base.resolve()}", f"seed={seed}", *given.set]
-        recipe = str(HERE / "saving.toml")
-        uniform = finished(recipe, f"saving-uniform-{seed}", given.root, settings)
-        window = f"stages.0.window={given.window}"
-        chosen = finished(recipe, f"saving-window-{given.window}-{seed}", given.root, [*settings, window])
+    ways = {"uniform": (), f"window-{given.window}": (f"stages.0.window={given.window}",)}
+    recipe, start = str(HERE / "saving.toml"), ("model.base", WARM.name)
+    arms = [
+        Arm(recipe, f"saving-{way}-{seed}", MINUTES, (f"seed={seed}", *settings), start)
+        for seed in range(given.seeds)
+        for way, settings in ways.items()
+    ]
+    runs = each([WARM, *arms], given)
+    next(runs)
+    pairs, found = [], []
+    for uniform, chosen in zip(runs, runs, strict=True):
+        pairs.append((uniform, chosen))
         found.append(compared(uniform, chosen))
-        print(json.dumps(found[-1]))
-    saved = [row["saved"] for row in found]
-    tree = {"saved": [min(saved), float(np.median(saved)), max(saved)], "window": given.window, "seeds": found}
-    given.out.write_text(json.dumps(tree, indent=2) + "\n", "utf-8")
+        saved = [row["saved"] for row in found]
+        every = interval(pairs)
+        tree = {"saved": [min(saved), float(np.median(saved)), max(saved)], "interval": every}
+        tree |= {"window": given.window, "seeds": found}
+        rows = {f"seed {n}": interval([pair]) for n, pair in enumerate(pairs)} | {"all seeds": every}
+        image = intervals(rows, "sampled tokens saved for the same useful groups, %", 100)
+        publish("saving", tree, page(tree, given.seeds), image, given.out)
 
 
 def compared(uniform: RunDirectory, chosen: RunDirectory) -> dict[str, float]:
@@ -65,6 +71,64 @@ def spent(run: RunDirectory) -> tuple[np.ndarray, np.ndarray]:
     tokens = np.append(0, series(run, "answer_tokens") * series(run, "samples")).cumsum()
     groups, first = np.unique(useful, return_index=True)
     return groups, tokens[first]
+
+
+def interval(pairs: Sequence[tuple[RunDirectory, RunDirectory]], resamples: int = 2000) -> Interval:
+    """1 - tokens a useful group, chosen over uniform; percentile bootstrap (Efron 1979) over the steps of the runs."""
+    rng = np.random.default_rng(0)
+
+    def cost(run: RunDirectory, goal: float) -> np.ndarray:
+        groups, tokens = spent(run)
+        upto = int(np.searchsorted(groups, goal)) + 1
+        steps = np.stack([np.diff(groups[:upto]), np.diff(tokens[:upto])])
+        useful, used = steps[:, rng.integers(0, steps.shape[1], (resamples, steps.shape[1]))].sum(2)
+        return used / useful
+
+    saved = []
+    for pair in pairs:
+        goal = min(spent(run)[0][-1] for run in pair)
+        uniform, chosen = (cost(run, goal) for run in pair)
+        saved.append(1 - chosen / uniform)
+    low, high = np.percentile(np.mean(saved, axis=0), (2.5, 97.5))
+    return Interval(float(np.mean([used(*pair)["saved"] for pair in pairs])), float(low), float(high), len(pairs))
+
+
+def page(tree: dict[str, Any], seeds: int) -> str:
+    every: Interval = tree["interval"]
+    how = f"""`python benchmarks/studies/saving.py --seeds {seeds} --window {tree["window"]}` made this page, [its
+        JSON](saving.json) and the plot. Uniform sampling takes each task once; choosing tries the first
+        {tree["window"]} over and over, those first from which most is learnt a second. Tokens are counted up to as many
+        useful groups (whose tries differ in reward) as both have."""
+    result = f"""Saved: **{100 * every.mean:.0f} %** ({100 * every.low:.0f} to {100 * every.high:.0f}) of the sampled
+        tokens, mean of {every.n} seeds; the interval is 95 %, over steps, and does not cover the seed."""
+    rows = [
+        [
+            str(n), f"{row['useful_groups']:.0f}", f"{row['tokens_uniform']:.0f}", f"{row['tokens_chosen']:.0f}",
+            f"{100 * row['saved']:.0f} %",
+            *(f"{100 * row[f'success_{of}']:.0f} %" for of in ("base", "uniform", "chosen")),
+        ]
+        for n, row in enumerate(tree["seeds"])
+    ]  # fmt: skip
+    head = [
+        "seed",
+        "useful groups",
+        "tokens, uniform",
+        "tokens, chosen",
+        "saved",
+        "success before",
+        "uniform",
+        "chosen",
+    ]
+    return f"""# Choosing tasks by what they teach
+
+{paragraph(how)}
+
+{paragraph(result)}
+
+{table(head, rows)}
+
+![tokens saved, by seed](saving.png)
+"""
 
 
 if __name__ == "__main__":

@@ -6,27 +6,25 @@ A leaf is a domain at a level, written `domain@level`. Every arm has the same de
 spread evenly over its leaves. Each result is evaluated, like the untrained base, without examples, on: the first
 arm's leaf (which all arms train), held-out leaves (trained families at a level that no arm trains), and held-out
 families. Differences to the base and between arms are paired by task, with 95 % intervals. Domains whose packages are
-missing here are left out, and the page says so. Writes docs/results/transfer.{md,json}.
+missing here are left out, and the page says so. Writes docs/results/transfer.{md,json,png}, anew after each arm.
 """
 
 from __future__ import annotations
 
-import argparse
 import asyncio
-import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
-from runs import HERE, RESULTS, finished, outcomes, paragraph, table
+from runs import HERE, Arm, arguments, each, intervals, outcomes, paragraph, publish, table
 
 from temper.core import registry
 from temper.core.errors import MissingError
 from temper.evaluation.compare import compare
 from temper.evaluation.outcome import Outcome
-from temper.evaluation.statistics import wilson
+from temper.evaluation.statistics import Interval, wilson
 from temper.runs import recipe as recipes
 from temper.runs.assess import assess
 from temper.runs.workshop import opened
@@ -37,46 +35,45 @@ from temper.verifiers.audit import cards
 FOUR = ["arithmetic@1", "code_repair@1", "sql@1", "tools@1"]
 LEAVES = ["arithmetic@2", "code_repair@2", "sql@2", "tools@2"]
 FAMILIES = ["guess_number@1", "table_questions@1"]
+MINUTES = 17.0  # of an arm, with what is asked after it
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = arguments(__doc__, seeds=1)
     parser.add_argument("--four", nargs="+", default=FOUR, help="leaves of the second arm; the first is that of one")
     parser.add_argument("--every", nargs="+", help="leaves of the third arm; level 1 of all that is fit to train")
     parser.add_argument("--leaves", nargs="+", default=LEAVES, help="held-out leaves")
     parser.add_argument("--families", nargs="+", default=FAMILIES, help="leaves of held-out families")
-    parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--tasks", type=int, default=100, help="held-out tasks of each leaf")
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--root", type=Path, default=Path("runs/studies"))
-    parser.add_argument("--out", type=Path, default=RESULTS)
-    parser.add_argument("--set", action="append", default=[], help="settings of every run, like model.base=tiny:")
     given = parser.parse_args()
     every, left_out = catalogue({leaf.partition("@")[0] for leaf in given.families})
     every = given.every or every
     arms = {"1 leaf": given.four[:1], f"{len(given.four)} leaves": given.four, f"{len(every)} leaves": every}
     asked = {"the trained leaf": given.four[:1], "held-out leaves": given.leaves, "held-out families": given.families}
+    boxes = f'sandbox={{kind = "local", paths = ["{sys.prefix}"]}}'  # some leaves need packages in them
+    runs = each([training(leaves, seed, boxes) for seed in range(given.seeds) for leaves in arms.values()], given)
     found: dict[str, dict[str, list[Outcome]]] = {}
     for seed in range(given.seeds):
-        boxes = f'sandbox={{kind = "local", paths = ["{sys.prefix}"]}}'  # some leaves need packages in them
-        settings = [boxes, f"seed={seed}", *given.set]
         for arm, leaves in {"base": [], **arms}.items():
-            name, trained = f"transfer-{len(leaves)}-{seed}", None
-            if leaves:
-                own = [*settings, f"domains={domains(leaves)}"]
-                trained = finished(str(HERE / "transfer.toml"), name, given.root, own, given.threads)
+            trained = next(runs) if leaves else None
             for what, leaves_ in asked.items():
-                path = given.root / f"{name}-{what.replace(' ', '-')}"
-                own = [*settings, f"domains={domains(leaves_)}", f"evaluation.tasks={given.tasks * len(leaves_)}"]
+                path = given.root / f"transfer-{len(leaves)}-{seed}-{what.replace(' ', '-')}"
+                count = f"evaluation.tasks={given.tasks * len(leaves_)}"
+                own = [boxes, f"seed={seed}", *given.set, f"domains={domains(leaves_)}", count]
                 marked = [
                     msgspec.structs.replace(o, task=f"{seed}/{o.task}")
                     for o in outcomes(evaluated(trained, path, own), "after")
                 ]
                 found.setdefault(arm, {}).setdefault(what, []).extend(marked)
-    tree = {"arms": arms, "asked": asked, "left_out": left_out, "seeds": given.seeds, "results": compared(found)}
-    given.out.mkdir(parents=True, exist_ok=True)
-    (given.out / "transfer.json").write_text(json.dumps(tree, indent=2) + "\n", "utf-8")
-    (given.out / "transfer.md").write_text(page(tree), "utf-8")
+            if trained:
+                tree = {"arms": arms, "asked": asked, "left_out": left_out, "seeds": given.seeds}
+                tree["results"] = compared(found)
+                publish("transfer", tree, page(tree), draw(tree["results"]), given.out)
+
+
+def training(leaves: Sequence[str], seed: int, boxes: str) -> Arm:
+    settings = (boxes, f"seed={seed}", f"domains={domains(leaves)}")
+    return Arm(str(HERE / "transfer.toml"), f"transfer-{len(leaves)}-{seed}", MINUTES, settings)
 
 
 def catalogue(without: set[str]) -> tuple[list[str], list[str]]:
@@ -133,6 +130,16 @@ def compared(found: dict[str, dict[str, list[Outcome]]]) -> dict[str, Any]:
     return results
 
 
+def draw(results: dict[str, Any]) -> bytes:
+    rows = {
+        f"{what}, {arm}": msgspec.convert(cell["to_base"], Interval)
+        for what, arms in results.items()
+        for arm, cell in arms.items()
+        if arm != "base"
+    }
+    return intervals(rows, "points of success, against the base", 100)
+
+
 def page(tree: dict[str, Any]) -> str:
     rows = []
     for what, arms in tree["results"].items():
@@ -146,8 +153,8 @@ def page(tree: dict[str, Any]) -> str:
             rows.append(row)
     lists = [f"- {arm}: {', '.join(leaves)}" for arm, leaves in (tree["arms"] | tree["asked"]).items()]
     how = f"""`python benchmarks/studies/transfer.py --seeds {tree["seeds"]}` made this page and [its
-        JSON](transfer.json). One budget for every arm, spread over its leaves. Intervals are 95 %, over tasks, and
-        do not cover the seed."""
+        JSON](transfer.json) and the plot. One budget for every arm, spread over its leaves. Intervals are 95 %, over
+        tasks, and do not cover the seed."""
     return f"""# Transfer
 
 {paragraph(how)}
@@ -156,6 +163,8 @@ def page(tree: dict[str, Any]) -> str:
 
 {chr(10).join(lists)}
 - left out here: {", ".join(tree["left_out"]) or "none"}
+
+![success against the base](transfer.png)
 """
 
 

@@ -199,6 +199,10 @@ def test_files_go_in_and_out(name: str) -> None:
                     await box.put(way_out, b"")
                 with pytest.raises(FileNotFoundError):
                     await box.get(way_out)
+            for long in ("x" * 5000, "a/" * 2500):
+                with pytest.raises(OSError, match="too long"):
+                    await box.put(long, b"")
+            assert await box.get("src/deep/a.txt") == b"\x00\xff two"
 
     within(name, test)
 

@@ -9,8 +9,10 @@ from typing import Annotated, Any
 import typer
 
 from temper.cli import app
+from temper.cli.bench import writable
 from temper.core import registry
 from temper.core.errors import ConfigError, MissingError
+from temper.store.disk import disk_errors
 
 MOST_SAMPLES = 800  # right ones of a domain, and wrong ones: more than what is tried besides them on 300 tasks
 _JUDGED = "that a second rule could judge are beside its card"
@@ -33,15 +35,17 @@ def audit(
     json_file: Annotated[Path | None, typer.Option("--json", help="Write cards and worst figures to a file.")] = None,
     mine: Annotated[Path | None, typer.Option("--mine", help="Look for attacks among the successes of a run.")] = None,
     samples: Annotated[Path | None, typer.Option("--samples", help="Keep rollouts of a run as known answers.")] = None,
-    harvest: Annotated[int, typer.Option("--harvest", help="Ask a model for so many answers first.")] = 0,
+    harvest: Annotated[int, typer.Option(min=0, help="Ask a model for so many answers first.")] = 0,
     model: Annotated[str, typer.Option(help="The model that is asked; recipes' default otherwise.")] = "",
 ) -> None:
     """Measure verifiers with known answers, near misses and attacks; cards are kept beside the domains.
 
     Exit status 1 where a card does not allow training, unless its figures go to a file.
     """
-    if json_file and not json_file.absolute().parent.is_dir():
-        raise MissingError(f"no folder {json_file.absolute().parent} for {json_file.name}: make it, or name another")
+    if sum(map(bool, (domains, everything, mine, samples))) != 1:
+        raise ConfigError("expected domains (`temper list domains`), --all, --mine or --samples, one of them")
+    if json_file:
+        writable(json_file)
     if mine:
         _mine(mine)
         return
@@ -52,8 +56,8 @@ def audit(
         for kind, kept in asyncio.run(replay.harvest(RunDirectory.view(samples), MOST_SAMPLES)).items():
             typer.echo(f"{kind}: {kept} answers {_JUDGED}")
         return
-    if everything == bool(domains):
-        raise ConfigError("expected domains or --all; `temper list domains` names them")
+    for kind in domains or ():
+        registry.find("domains", kind)  # so that a typing error costs no measurement
     found, missing = {}, []
     for kind in domains or sorted(registry.names("domains")):
         try:
@@ -66,10 +70,11 @@ def audit(
             missing.append(kind)
             typer.secho(f"{kind} cannot be audited here: {error}", fg="yellow", err=True)
     if json_file:
-        from temper.cli.bench import commit
+        from temper.runs.driver import commit
         from temper.verifiers.audit import cards
 
-        json_file.write_bytes(cards.summary(found, commit()))
+        with disk_errors(json_file):
+            json_file.write_bytes(cards.summary(found, commit()))
     elif missing or any(card.shortfall() for card in found.values()):
         raise typer.Exit(1)
 

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import platform
-import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from temper.cli import app
+from temper.cli.checkout import module, place
 from temper.core import config
 from temper.core.errors import ConfigError, MissingError, nearest
+from temper.store.disk import disk_errors
 
 EXAMPLES = """Examples:
 
@@ -32,46 +33,45 @@ def bench(
     everything: Annotated[bool, typer.Option("--all", help="Measure every subject, one after the other.")] = False,
 ) -> None:
     """Measure a subject against its peers and print ratios with their spread."""
-    known = {p.stem.replace("_", "-"): p for p in sorted(_folder().glob("*.py"))}
+    from temper.runs.driver import commit
+
+    known = {p.stem.replace("_", "-"): p for p in sorted(place("benchmarks").glob("*.py"))}
     if everything == bool(name):
         raise ConfigError(f"expected one subject or --all; {nearest(name, known)}")
     if name and name not in known:
         raise MissingError(f"nothing is measured under {name!r}; {nearest(name, known)}")
-    tree: dict[str, Any] = {}
-    for setting in settings or ():
-        config.apply(tree, setting)
+    if json_file:
+        if everything:
+            raise ConfigError("--json holds the result of one subject: leave out --all")
+        writable(json_file)
     for subject in [name] if name else known:
-        result = {"name": subject} | _module(known[subject]).run(tree) | {"machine": _machine(), "commit": commit()}
+        measured = module(f"benchmarks.{known[subject].stem}", known[subject])
+        tree = _settings(measured.SETTINGS, settings or ())
+        result = {"name": subject} | measured.run(tree) | {"machine": _machine(), "commit": commit()}
         for key, value in result["metrics"].items():
             spread = result.get("spread", {}).get(key)
             typer.echo(f"{subject} {key} = {value:.4g}" + (f"  (min, median, max: {spread})" if spread else ""))
         if json_file:
-            json_file.write_text(json.dumps(result, indent=2) + "\n", "utf-8")
+            with disk_errors(json_file):
+                json_file.write_text(json.dumps(result, indent=2) + "\n", "utf-8")
 
 
-def commit() -> str:
-    """The checkout's commit, "" outside one."""
-    try:
-        head = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=True, cwd=_folder())
-    except (OSError, subprocess.CalledProcessError, MissingError):
-        return ""
-    return head.stdout.strip()
+def writable(path: Path) -> None:
+    """Raises BackendError where a result could not be written, before anything is measured for it."""
+    with disk_errors(path):
+        path.open("ab").close()
 
 
-def _folder() -> Path:
-    folder = Path(__file__).parents[3] / "benchmarks"
-    if not folder.is_dir():
-        raise MissingError("benchmarks are in a checkout of the project, not in its wheel: clone it and run there")
-    return folder
-
-
-def _module(path: Path) -> Any:
-    spec = importlib.util.spec_from_file_location(f"benchmarks.{path.stem}", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+def _settings(known: dict[str, Any], given: Sequence[str]) -> dict[str, Any]:
+    """Settings by name. Raises ConfigError for one that the subject does not have, or that is of another type."""
+    tree = config.apply({}, given)
+    for key, value in tree.items():
+        if key not in known:
+            raise ConfigError(f"unknown setting {key!r}; {nearest(key, known)}")
+        kind = type(known[key])
+        if type(value) is not kind and not (kind is float and type(value) is int):
+            raise ConfigError(f"{key}: expected {kind.__name__}, got {value!r}")
+    return tree
 
 
 def _machine() -> dict[str, Any]:

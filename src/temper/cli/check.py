@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import importlib.util
-import sys
 from collections import Counter
 from pathlib import Path
 from types import ModuleType
@@ -13,8 +11,9 @@ from typing import Annotated, Any
 import typer
 
 from temper.cli import app
+from temper.cli.checkout import module, place
 from temper.core import config, registry
-from temper.core.errors import MissingError
+from temper.core.errors import MissingError, nearest
 from temper.core.task import Case
 
 group = typer.Typer(help="Hold a plugin to the contract of its kind.", no_args_is_help=True)
@@ -30,13 +29,13 @@ def sandbox(
 ) -> None:
     """Attack a sandbox backend and look from outside; exit status 1 when a door is open that its limits should shut."""
     suite = load("sandbox")
-    tree: dict[str, Any] = {"kind": name}
-    for setting in settings or ():
-        config.apply(tree, setting)
-    module, configured = registry.configure("sandboxes", tree)
+    backend, configured = registry.configure("sandboxes", config.apply({"kind": name}, settings or ()))
     chosen = [case for case in suite.cases() if case.title.startswith(tuple(only or ("",)))]
+    if not chosen:
+        known = {case.title.partition("/")[0] + "/" for case in suite.cases()}
+        raise MissingError(f"no case begins with {' or '.join(only or ())}; {nearest((only or [''])[0], known)}")
     results = asyncio.run(
-        suite.examine(lambda: module.create(configured), chosen, getattr(module, "OPEN_DOORS", {}), _tell)
+        suite.examine(lambda: backend.create(configured), chosen, getattr(backend, "OPEN_DOORS", {}), _tell)
     )
     if save:
         suite.doors.save(save, name, results)
@@ -54,9 +53,7 @@ def verifier(
     from temper.verifiers.audit.contract import examine
 
     specimen, tree = _specimen(name)
-    for setting in settings or ():
-        config.apply(tree, setting)
-    found = asyncio.run(examine(name, tree, specimen))
+    found = asyncio.run(examine(name, config.apply(tree, settings or ()), specimen))
     for what, why in found:
         typer.secho(f"{'broken' if why else 'kept':8} {what}  {why}", fg="red" if why else "green")
     raise typer.Exit(1 if any(why for _, why in found) else 0)
@@ -64,14 +61,10 @@ def verifier(
 
 def _specimen(name: str) -> tuple[Any, dict[str, Any]]:
     """What the contract suite tries a shipped verifier on, and its settings; nothing outside a checkout."""
-    path = Path(__file__).parents[3] / "tests" / "contract" / "test_verifiers.py"
-    if not path.exists():
+    try:
+        suite = module("temper_contract_verifiers", place("tests", "contract", "test_verifiers.py"))
+    except MissingError:
         return None, {}
-    spec = importlib.util.spec_from_file_location("temper_contract_verifiers", path)
-    assert spec is not None
-    assert spec.loader is not None
-    suite = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(suite)
     if name not in suite.SPECIMENS:
         return None, {}
     found = suite.SPECIMENS[name]
@@ -99,19 +92,7 @@ def numerics(
 
 def load(kind: str) -> ModuleType:
     """The suite of a kind, a package that is no part of the installed one. Raises MissingError outside a checkout."""
-    folder = Path(__file__).parents[3] / "tests" / "contract" / kind
-    if not folder.is_dir():
-        raise MissingError("the suites are in a checkout of the project, not in its wheel: clone it and run there")
-    name = f"temper_contract_{kind}"
-    if name not in sys.modules:
-        spec = importlib.util.spec_from_file_location(
-            name, folder / "__init__.py", submodule_search_locations=[str(folder)]
-        )
-        assert spec is not None
-        assert spec.loader is not None
-        sys.modules[name] = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(sys.modules[name])
-    return sys.modules[name]
+    return module(f"temper_contract_{kind}", place("tests", "contract", kind))
 
 
 def _tell(result: Any) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import shutil
 from pathlib import Path
 from typing import Annotated
 
@@ -11,6 +9,7 @@ import msgspec
 import typer
 
 from temper.cli import app
+from temper.core.errors import ConfigError
 
 EXAMPLES = """Examples:
 
@@ -27,13 +26,14 @@ def evaluate(
     root: Annotated[Path, typer.Option(help="Where run directories are.")] = Path("runs"),
 ) -> None:
     """Evaluate a recipe's base model on its held-out tasks; an older evaluation of that name is replaced."""
-    from temper.cli.display import display
+    from temper.cli.run import perform, place, remove
     from temper.runs import driver
     from temper.runs.recipe import load
+    from temper.store.run import RunDirectory
 
     loaded = msgspec.structs.replace(load(recipe, overrides or ()), stages=())
-    path = root / (name or f"eval-{loaded.name}")
-    shutil.rmtree(path, ignore_errors=True)
-    with display(path) as sink:
-        report = asyncio.run(driver.start(loaded, path, [sink]))
-    typer.echo(report.with_suffix(".md").read_text("utf-8"))
+    path = place(root, name or f"eval-{loaded.name}")
+    if (path / "recipe.json").is_file() and RunDirectory.view(path).recipe.get("stages"):
+        raise ConfigError(f"{path} holds a run that trains, and only evaluations are replaced: choose another --name")
+    remove(path)
+    perform(path, lambda sinks: driver.start(loaded, path, sinks))

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
+import shlex
 import shutil
 import signal
+from collections.abc import Callable, Coroutine
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from temper.cli import app
 from temper.core.errors import ConfigError, CorruptError
+from temper.core.protocols import Sink
 
 EXAMPLES = """Examples:
 
@@ -40,14 +45,10 @@ def run(
     ] = False,
 ) -> None:
     """Run a recipe: evaluate the base model, train it, evaluate it again, write a report."""
-    from temper.cli.display import display
     from temper.runs import driver
     from temper.runs import recipe as recipes
-    from temper.training.parallel import follower, world
 
-    if follower.followed():
-        return
-
+    ranks = _ranks()
     if resume:
         unfit = {"--name": name, "--root": root, "--dry-run": dry_run, "--from-scratch": from_scratch}
         unfit[f"the recipe {recipe!r}"] = recipe and "=" not in recipe
@@ -64,27 +65,53 @@ def run(
 
             typer.echo(estimate(loaded))
             return
-        path = (root or Path("runs")) / _component(name or loaded.name)
+        path = place(root or Path("runs"), name or loaded.name)
         if from_scratch:
-            _remove(path)
+            remove(path)
         work = lambda sinks: driver.start(loaded, path, sinks)  # noqa: E731
-    with world.joined(), display(path) as sink:
+    with ranks:
+        perform(path, work)
+
+
+def _ranks() -> AbstractContextManager[Any]:
+    """The world that torchrun started, in which a rank above 0 stays until its end; nothing elsewhere."""
+    if os.environ.get("WORLD_SIZE", "1") == "1":  # no torch then, until the recipe is found good
+        return contextlib.nullcontext()
+    if missing := {"RANK", "MASTER_ADDR", "MASTER_PORT"} - os.environ.keys():
+        raise ConfigError(
+            f"WORLD_SIZE says that there are several ranks, and {', '.join(sorted(missing))} not which: start them "
+            "with torchrun, or unset WORLD_SIZE"
+        )
+    from temper.training.parallel import follower, world
+
+    if follower.followed():
+        raise typer.Exit
+    return world.joined()
+
+
+def perform(path: Path, work: Callable[[list[Sink]], Coroutine[Any, Any, Path]]) -> None:
+    """Do what drives the run at `path`, show how far it is, and print its report; interrupted, say how it goes on."""
+    from temper.cli.display import display
+
+    with display(path) as sink:
         try:
             report = asyncio.run(_interruptible(work([sink])))
         except (KeyboardInterrupt, asyncio.CancelledError):
-            typer.secho(f"\nstopped; nothing finished is lost. Go on with: temper run --resume {path}", err=True)
+            quoted = shlex.quote(str(path))
+            typer.secho(f"\nstopped; nothing finished is lost. Go on with: temper run --resume {quoted}", err=True)
             raise typer.Exit(130) from None
     typer.echo(report.with_suffix(".md").read_text("utf-8"))
     typer.echo(f"report: {report}")
 
 
-def _component(name: str) -> str:
+def place(root: Path, name: str) -> Path:
+    """The directory of a run of that name. Raises ConfigError where it would not lie in `root`."""
     if Path(name).name != name or name in ("", ".."):
         raise ConfigError(f"expected the name of one directory, got {name!r}: say where it is with --root")
-    return name
+    return root / name
 
 
-def _remove(path: Path) -> None:
+def remove(path: Path) -> None:
     """Remove an older run, if there is one. Raises ConfigError for anything else, RefusedError while it runs."""
     from temper.store.disk import disk_errors
     from temper.store.run import RunDirectory
@@ -92,7 +119,7 @@ def _remove(path: Path) -> None:
     if not path.exists():
         return
     if path.is_symlink() or not (path / "recipe.json").is_file():
-        raise ConfigError(f"{path} is no run; only runs are removed: choose another name, or go without --from-scratch")
+        raise ConfigError(f"{path} is no run; only runs are removed: choose another name")
     with contextlib.ExitStack() as held:
         with contextlib.suppress(CorruptError):  # a damaged one may go
             held.enter_context(RunDirectory.open(path))
@@ -100,7 +127,7 @@ def _remove(path: Path) -> None:
             shutil.rmtree(path)
 
 
-async def _interruptible(work):  # type: ignore[no-untyped-def]
+async def _interruptible(work: Coroutine[Any, Any, Path]) -> Path:
     """Ctrl-C and SIGTERM cancel the run once, so that it closes cleanly."""
     task = asyncio.ensure_future(work)
     loop = asyncio.get_running_loop()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -26,22 +26,21 @@ def simulate(
     compare: Annotated[bool, typer.Option(help="Also simulate the published policies (one domain).")] = False,
 ) -> None:
     """Predict goodput, age, bias and use of a scenario, with the policy that real runs use."""
+    import msgspec
+
     from temper.core import config
     from temper.scheduling import scenario
 
     given = list(settings or ())
     if "=" in source:
         given, source = [source, *given], ""
-    tree: dict[str, Any] = {}
-    if source and not Path(source).is_dir():
-        tree = config.load(source)
-    for setting in given:
-        config.apply(tree, setting)
-    asked = config.build(scenario.Scenario, _defaults(tree), "scenario")
-    if source and Path(source).is_dir():
-        from msgspec.structs import replace
-
-        asked = replace(asked, loads=scenario.recorded(source))
+    recorded = bool(source) and Path(source).is_dir()
+    tree = config.apply(config.load(source) if source and not recorded else {}, given)
+    if isinstance(policy := tree.get("policy", {}), dict):  # its defaults are those of a scenario, key by key
+        tree["policy"] = msgspec.to_builtins(scenario.Scenario().policy) | policy
+    asked = config.build(scenario.Scenario, tree, "scenario")
+    if recorded:
+        asked = msgspec.structs.replace(asked, loads=scenario.recorded(source))
     outcome, suggestion = scenario.simulate(asked)
     typer.echo(f"{'policy':18} goodput  waste  length bias  domain bias  age mean/max      seconds  over bound")
     rows = {"temper": outcome} | (scenario.compare(asked) if compare else {})
@@ -63,13 +62,3 @@ def simulate(
         typer.echo(f"memory: {outcome.evicted} rollouts began again, as sandboxes used more than there was")
     if suggestion:
         typer.echo(str(suggestion))
-
-
-def _defaults(tree: dict[str, Any]) -> dict[str, Any]:
-    """The scenario's own defaults below what was given, key by key for the policy."""
-    import msgspec
-
-    from temper.scheduling.scenario import Scenario
-
-    defaults = msgspec.to_builtins(Scenario())
-    return tree | {"policy": defaults["policy"] | tree.get("policy", {})}

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from temper.cli import app
+from temper.core.errors import ConfigError, MissingError, nearest
 
 if TYPE_CHECKING:
     from temper.store.run import RunDirectory
@@ -34,6 +35,8 @@ def why(
     from temper.store.run import RunDirectory
 
     run = RunDirectory.view(path)
+    if rollout and page:
+        raise ConfigError(f"--page is of the whole run: leave out the rollout {rollout!r}")
     if rollout:
         _rollout(run, rollout)
         return
@@ -46,7 +49,6 @@ def why(
 
 def _rollout(run: RunDirectory, rollout: str) -> None:
     """When and why it was started, held, retried, cancelled or dropped, and how it was graded."""
-    from temper.core.errors import MissingError, nearest
     from temper.evaluation.sections import plain
     from temper.scheduling.ledger import STAGES
 

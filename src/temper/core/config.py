@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import tomllib
 import typing
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -21,8 +21,8 @@ from temper.core.errors import ConfigError, MissingError, nearest
 T = TypeVar("T")
 Amount = Annotated[float, Meta(ge=0, le=1e18)]  # finite; NaN is in no bounds
 Positive = Annotated[float, Meta(gt=0, le=1e18)]
-Count = Annotated[int, Meta(ge=0)]
-Some = Annotated[int, Meta(ge=1)]
+Count = Annotated[int, Meta(ge=0, le=2**53)]  # as far as a float counts
+Some = Annotated[int, Meta(ge=1, le=2**53)]
 
 
 def load(path: str | Path, overrides: Sequence[str] = (), what: str = "TOML file") -> dict[str, Any]:
@@ -35,13 +35,17 @@ def load(path: str | Path, overrides: Sequence[str] = (), what: str = "TOML file
         raise ConfigError(f"expected a {what} at {path}, which cannot be read: {error.strerror}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path} is not valid TOML: {error}") from None
+    return apply(tree, overrides)
+
+
+def apply(tree: dict[str, Any], overrides: Iterable[str]) -> dict[str, Any]:
+    """The tree with values set in place, each as in `a.b=c`: c is read as TOML, as a plain string where that fails."""
     for override in overrides:
-        apply(tree, override)
+        _set(tree, override)
     return tree
 
 
-def apply(tree: dict[str, Any], override: str) -> None:
-    """Set one value in place. `a.b=c`: c is read as TOML, and as a plain string where that fails."""
+def _set(tree: dict[str, Any], override: str) -> None:
     key, sep, text = override.partition("=")
     parts = key.strip().split(".")
     if not sep or not all(parts):

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import random
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Annotated, Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
-from msgspec import Struct
+from msgspec import Meta, Struct
 
+from temper.core.config import Amount, Count, Some
 from temper.core.task import Message, SandboxSpec, Split, Task, ToolCall, ToolSpec
 from temper.core.trace import Event, Exit, Group, Segment, Trace, Verdict
 
@@ -25,10 +26,10 @@ class SamplingParams(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     (at temperature 0: at 1), so that a trainer can recompute them.
     """
 
-    max_tokens: int = 256
-    temperature: float = 1.0
-    top_p: float = 1.0
-    top_k: int = 0
+    max_tokens: Some = 256
+    temperature: Amount = 1.0
+    top_p: Annotated[float, Meta(gt=0, le=1)] = 1.0
+    top_k: Count = 0
     stop: tuple[str, ...] = ()
     stop_ids: tuple[int, ...] = ()
     seed: int = 0

@@ -20,7 +20,6 @@ from temper.domains.written import Written
 from temper.verifiers import documents
 
 NAME = "long_document"
-HOPS = {1: 1, 2: 2, 3: 3}
 OTHERS = {1: 10, 2: 58, 3: 200}  # sentences beside the evidence
 
 _FIRST = "Ada Bram Cleo Dara Edda Finn Gita Hugo Inga Joel Kaia Lars Mona Nils Olga Pavo Rosa Sven Tove Ulla".split()

@@ -164,9 +164,12 @@ class World(Toolset):
         return value
 
     def change(self, name: str, by: int) -> None:
-        if self.number(name) + by < 0:
+        after = self.number(name) + by
+        if after < 0:
             raise ToolError(f"only {self.number(name)} {name}")
-        self.state.facts[name] = self.number(name) + by
+        if after > MOST:
+            raise ToolError(f"at most {MOST} {name}")
+        self.state.facts[name] = after
 
 
 class Bank(World):
@@ -250,6 +253,7 @@ ITEMS = ("pens", "cups", "keys", "bags", "hats", "pots", "nuts", "caps")
 LAMPS = ("hall", "desk", "bed", "door", "bath", "roof")
 DAYS = ("Mon", "Tue", "Wed", "Thu", "Fri")
 HOURS = range(8, 18)
+MOST = 10**9  # of anything: what a state can be saved with
 
 
 class Deed(Struct, frozen=True):

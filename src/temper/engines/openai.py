@@ -2,7 +2,7 @@
 
 Endpoints show messages and no tokens, so that the segments carry empty arrays and cannot be trained on. Waits are
 bounded, what may pass (429, 5xx, a lost connection) is tried again with jittered back-off, and what stays is
-FaultError("engine-lost"). Needs the extra `temper-rl[serve]`.
+`Unreachable`; what will not is FaultError("engine-lost") too. Needs the extra `temper-rl[serve]`.
 """
 
 from __future__ import annotations
@@ -13,32 +13,35 @@ import os
 import random
 import re
 from collections.abc import Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
-from msgspec import Struct
+from msgspec import Meta, Struct
 from msgspec.structs import asdict, replace
 
 from temper.core.blame import FaultError
-from temper.core.errors import MissingError
+from temper.core.errors import ConfigError, MissingError
 from temper.core.protocols import Reply, SamplingParams
 from temper.core.task import Message, ToolCall, ToolSpec
 from temper.core.trace import Segment
 from temper.engines.chat import added_since
 
 MAX_WAIT = 30.0  # seconds between two attempts, whatever the endpoint asks for
-_STOPS = {"length": "length", "content_filter": "stop", "stop": "stop", "tool_calls": "stop"}
 
 
 class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """`api_key_env` names the variable of the environment that holds the key; it may be unset for local endpoints."""
 
-    base_url: str  # e.g. http://127.0.0.1:8000/v1
+    base_url: str | Annotated[tuple[str, ...], Meta(min_length=1)]  # http://127.0.0.1:8000/v1; for workers also several
     model: str
     api_key_env: str = "OPENAI_API_KEY"
     seconds: float = 120.0  # of one attempt
     retries: int = 5
     backoff: float = 1.0  # seconds before the first retry, doubled for each further one
+
+
+class Unreachable(FaultError):
+    """An endpoint that gives no answer, where another one might."""
 
 
 def create(config: Config) -> OpenAIChat:
@@ -49,6 +52,8 @@ class OpenAIChat:
     """`core.protocols.ChatModel`; close it with `close()`. Raises MissingError without httpx."""
 
     def __init__(self, config: Config) -> None:
+        if not isinstance(config.base_url, str):
+            raise ConfigError(f"expected one base_url here, got {len(config.base_url)}: give several to workers.model")
         try:
             import httpx
         except ModuleNotFoundError:
@@ -80,7 +85,7 @@ class OpenAIChat:
         try:
             choice = answer["choices"][0]
             message = _message(choice["message"])
-            stop = _STOPS.get(choice.get("finish_reason") or "stop", "stop")
+            stop = "length" if choice.get("finish_reason") == "length" else "stop"
         except (KeyError, IndexError, TypeError, AttributeError) as error:
             raise self._lost(f"expected a chat completion, got {json.dumps(answer)[:500]} ({error!r})") from None
         said = replace(given, parent=len(history), author="policy", messages=(message,), policy=self.name)
@@ -97,22 +102,24 @@ class OpenAIChat:
             try:
                 async with asyncio.timeout(self._config.seconds):  # httpx bounds single reads, not the whole
                     response = await self._client.post("chat/completions", json=body)
+            except (self._failures, TimeoutError) as error:
+                why = f"{type(error).__name__}: {error}"
+            else:
                 if response.status_code != 429 and response.status_code < 500:
-                    return response.status_code, response.json()
+                    try:
+                        return response.status_code, response.json()
+                    except ValueError:
+                        raise self._lost(f"expected JSON, got {response.text[:500]!r}") from None
                 why = f"status {response.status_code}: {response.text[:500]}"
                 after = response.headers.get("retry-after", "")
                 asked = float(after) if after.isdecimal() else 0.0
-            except (self._failures, TimeoutError) as error:
-                why = f"{type(error).__name__}: {error}"
-            except ValueError:
-                raise self._lost(f"expected JSON, got {response.text[:500]!r}") from None
             if attempt < self._config.retries:
                 wait = self._config.backoff * 2**attempt * self._jitter.uniform(0.5, 1.5)
                 await asyncio.sleep(min(max(asked, wait), MAX_WAIT))
-        raise self._lost(f"{self._config.retries + 1} attempts failed, the last with {why}")
+        raise self._lost(f"{self._config.retries + 1} attempts failed, the last with {why}", Unreachable)
 
-    def _lost(self, detail: str) -> FaultError:
-        return FaultError("engine-lost", f"engines.openai {self._config.base_url}", detail)
+    def _lost(self, detail: str, kind: type[FaultError] = FaultError) -> FaultError:
+        return kind("engine-lost", f"engines.openai {self._config.base_url}", detail)
 
 
 def _request(

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from typing import TypeVar
 
 from msgspec.structs import replace
 
@@ -18,6 +19,9 @@ from temper.scheduling.retry import exhausted
 
 ATTEMPTS = 3
 
+S = TypeVar("S")
+T = TypeVar("T")
+
 
 async def evaluate(
     tasks: Sequence[Task],
@@ -28,21 +32,31 @@ async def evaluate(
     progress: Callable[[int, Outcome], None] = lambda done, outcome: None,
 ) -> list[Outcome]:
     """Outcomes in the order of `tasks`. `progress` hears how many are done. What `run_one` raises ends all of them."""
-    outcomes: dict[int, Outcome] = {}
-    waiting = iter(enumerate(tasks))
+    return await each(tasks, lambda task: _run(task, run_one, stage), concurrency, progress)
 
-    async def work() -> None:
-        for at, task in waiting:
-            outcomes[at] = await _run(task, run_one, stage)
-            progress(len(outcomes), outcomes[at])
+
+async def each(
+    items: Sequence[S],
+    work: Callable[[S], Awaitable[T]],
+    at_once: int,
+    progress: Callable[[int, T], None] = lambda done, result: None,
+) -> list[T]:
+    """What `work` makes of all items, in their order, so many at a time. What it raises ends all of them."""
+    found: dict[int, T] = {}
+    waiting = iter(enumerate(items))
+
+    async def some() -> None:
+        for at, item in waiting:
+            found[at] = await work(item)
+            progress(len(found), found[at])
 
     try:
         async with asyncio.TaskGroup() as group:
-            for _ in range(min(concurrency, len(tasks))):
-                group.create_task(work())
+            for _ in range(min(at_once, len(items))):
+                group.create_task(some())
     except ExceptionGroup as errors:
         raise errors.exceptions[0] from None
-    return [outcomes[at] for at in range(len(tasks))]
+    return [found[at] for at in range(len(items))]
 
 
 def with_examples(task: Task, demonstrations: Sequence[tuple[Message, ...]]) -> Task:

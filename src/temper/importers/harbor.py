@@ -15,16 +15,18 @@ import re
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
-from msgspec import Struct, field
+from msgspec import Meta, Struct, field
 
+from temper.core.config import Positive
 from temper.core.errors import ConfigError, MissingError
 from temper.core.task import Limits, Message, Provenance, SandboxSpec, Task
 from temper.importers import record, unread
 
 _UNITS = {"K": 1 / 1024, "M": 1.0, "G": 1024.0}  # of old sizes, in MiB
+_Mebibytes = Annotated[int, Meta(ge=0, le=2**33)]
 _CONTAINER_FILES = re.compile(r"Dockerfile.*|docker-compose.*\.ya?ml|\.dockerignore")
 
 
@@ -48,20 +50,20 @@ class _Package(Struct):
 
 
 class _Agent(Struct):
-    timeout_sec: float | None = None
+    timeout_sec: Positive | None = None
 
 
 class _Verifier(Struct):
-    timeout_sec: float = 600.0
+    timeout_sec: Positive = 600.0
     env: dict[str, str] = {}
     environment_mode: Literal["shared", "separate"] = "shared"
 
 
 class _Environment(Struct):
     network_mode: Literal["public", "no-network", "allowlist"] = "public"
-    cpus: float = 1.0
-    memory_mb: int | None = None
-    storage_mb: int | None = None
+    cpus: Positive = 1.0
+    memory_mb: _Mebibytes | None = None
+    storage_mb: _Mebibytes | None = None
     build_timeout_sec: float = 600.0  # nothing is built
     workdir: str | None = None
     env: dict[str, str] = {}
@@ -117,7 +119,7 @@ class Harbor:
             raise ConfigError(f"{folder}: expected a file tests/test.sh, got {', '.join(tests) or 'none'}")
         world, seconds = toml.environment, toml.agent.timeout_sec or self._config.limits.seconds
         workdir = world.workdir or _workdir(folder / "environment" / "Dockerfile")
-        sizes = {"memory": world.memory_mb, "disk": world.storage_mb}
+        sizes: dict[str, Any] = {"memory": world.memory_mb, "disk": world.storage_mb}
         spec = SandboxSpec(
             files={k: v for k, v in _files(folder / "environment").items() if not _CONTAINER_FILES.fullmatch(k)},
             env={k: v for k, v in world.env.items() if "${" not in v},  # a value from the host
@@ -182,7 +184,7 @@ def _tree(path: Path) -> dict[str, Any]:
     """task.toml with older keys as they are called now: version, memory, storage, allow_internet."""
     try:
         tree = tomllib.loads(_text(path))
-    except tomllib.TOMLDecodeError as error:
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise ConfigError(f"{path} is not valid TOML: {error}") from None
     if "version" in tree:
         tree.setdefault("schema_version", tree.pop("version"))
@@ -200,23 +202,29 @@ def _tree(path: Path) -> dict[str, Any]:
 
 
 def _workdir(dockerfile: Path) -> str:
-    found = re.findall(r"(?im)^\s*WORKDIR\s+(/\S*)", _text(dockerfile)) if dockerfile.is_file() else []
-    return found[-1] if found else "/"
+    """Each WORKDIR is relative to the one before."""
+    given = re.findall(r"(?im)^\s*WORKDIR\s+(\S+)", _text(dockerfile)) if dockerfile.is_file() else []
+    return str(PurePosixPath("/", *given))
 
 
 def _text(path: Path) -> str:
     try:
-        return path.read_text("utf-8")
+        return _own(path).read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: expected a file of UTF-8 text: {error}") from None
 
 
 def _files(folder: Path) -> dict[str, bytes]:
-    """Content by path. A link could lead out of the task, and is refused."""
+    """Content by path."""
     found = {}
     for path in (folder, *sorted(folder.rglob("*"))):
-        if path.is_symlink():
-            raise ConfigError(f"{path}: expected files of the task's own, got a symbolic link")
-        if path.is_file():
+        if _own(path).is_file():
             found[path.relative_to(folder).as_posix()] = path.read_bytes()
     return found
+
+
+def _own(path: Path) -> Path:
+    """A link could lead out of the task, and is refused."""
+    if path.is_symlink():
+        raise ConfigError(f"{path}: expected files of the task's own, got a symbolic link")
+    return path

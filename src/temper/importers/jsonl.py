@@ -96,7 +96,7 @@ class ChatLines:
         where = f"{path}:{n}"
         try:
             tree = msgspec.json.decode(line)
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, RecursionError) as error:
             raise ConfigError(f"{where}: expected a JSON object: {error}") from None
         row = record(_Row, tree, where)
         if (row.messages is None) == (row.prompt is None):
@@ -115,14 +115,14 @@ class ChatLines:
             )
         digest = hashlib.sha256(msgspec.json.encode((messages, row.tools, answer))).hexdigest()[:16]
         task = Task(
-            id=f"{path.stem}-{digest}" if row.id is None else str(row.id),
+            id=f"{path.stem}-{digest}" if row.id in (None, "") else str(row.id),
             domain=self._config.domain,
             messages=tuple(messages),
             tools=tuple(tool.function for tool in row.tools or ()),
             reference={"answer": answer},
             provenance=Provenance(source=str(path), licence=self._config.licence),
         )
-        return task, row.id is not None
+        return task, row.id not in (None, "")
 
 
 def _messages(given: list[_Message], where: str) -> list[Message]:
@@ -144,5 +144,5 @@ def _arguments(function: _Function, where: str) -> dict[str, Any]:
         return function.arguments
     try:
         return msgspec.json.decode(function.arguments, type=dict[str, Any])
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, RecursionError) as error:
         raise ConfigError(f"{where}: arguments of a call of {function.name!r}: {error}") from None

@@ -14,6 +14,7 @@ union of keys, as in FlashAttention (arXiv 2205.14135) and ring attention (arXiv
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -64,7 +65,7 @@ class Packed:
 
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor:
         if self.kept is not None:
-            self.kept[layer] = key, value
+            self.kept.setdefault(layer, (key, value))  # those of the forward, also where a backward computes them again
         past = [x for kept in self.above for x in kept[layer]]
         return _Joined.apply(self.parts, scale, query, key, value, *past).transpose(1, 2)
 
@@ -89,9 +90,7 @@ def _parts(lengths: Sequence[int], parents: Sequence[int]) -> list[_Part]:
         path.append(i)
         for above in path:
             last[above] = i
-    ends = [0]
-    for n in lengths:
-        ends.append(ends[-1] + n)
+    ends = [0, *accumulate(lengths)]
     own = [slice(ends[i], ends[i + 1]) for i in range(len(lengths))]
     below = [(i, slice(ends[i + 1], ends[last[i] + 1])) for i in range(len(lengths)) if last[i] > i]
     return [_Part(rows, rows, True) for rows in own] + [_Part(rows, own[i], False) for i, rows in below]

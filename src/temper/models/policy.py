@@ -9,10 +9,12 @@ or of several in one pass (`Policies`).
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from temper.core.errors import ConfigError, CorruptError
 from temper.models import attention, lora, norm
@@ -54,9 +56,12 @@ class Policy:
         """The output projection, (V, D); the embedding itself where they are tied."""
         return self.body.embed_tokens.weight if self._head is None else self._head
 
-    def hidden(self, ids: Tensor, positions: Tensor, layout: Layout) -> Tensor:
-        """Final hidden states (T, D) of flattened tokens: ids and positions int64 (T,)."""
-        return _hidden(self.body, ids, positions, layout)
+    def hidden(self, ids: Tensor, positions: Tensor, layout: Layout, recompute: bool = False) -> Tensor:
+        """Final hidden states (T, D) of flattened tokens: ids and positions int64 (T,).
+
+        `recompute`: of each layer only its input is kept for the backward, which computes the rest again.
+        """
+        return _hidden(self.body, ids, positions, layout, recompute)
 
     def trainable(self) -> dict[str, nn.Parameter]:
         """What is trained, by the hub's names (and `...lora_A`, `...lora_B`): the live parameters, not copies."""
@@ -120,11 +125,12 @@ class Policies:
         return _hidden(self._body, ids, positions, layout)
 
 
-def _hidden(body: Any, ids: Tensor, positions: Tensor, layout: Layout) -> Tensor:
+def _hidden(body: Any, ids: Tensor, positions: Tensor, layout: Layout, recompute: bool = False) -> Tensor:
     h = body.embed_tokens(ids[None])  # (1, T, D)
     rotary = body.rotary_emb(h, position_ids=positions[None])
     for layer in body.layers:
-        h = layer(h, position_embeddings=rotary, layout=layout)
+        call = partial(layer, position_embeddings=rotary, layout=layout)
+        h = checkpoint(call, h, use_reentrant=False, preserve_rng_state=False) if recompute else call(h)
     return body.norm(h)[0]
 
 

@@ -6,21 +6,22 @@ through no doing of the policy stays masked and is not run again: these stages n
 
 from __future__ import annotations
 
-import asyncio
 import itertools
-import random
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from temper.core.errors import ConfigError
 from temper.core.protocols import SamplingParams
 from temper.core.task import Task
 from temper.core.trace import Group, Sample
+from temper.evaluation import runner
 from temper.runs.assess import heldout
 from temper.runs.demonstrations import Shown, by_share
-from temper.runs.workshop import Workshop
+
+if TYPE_CHECKING:
+    from temper.runs.workshop import Workshop
 
 AT_ONCE = 64
 
@@ -71,27 +72,17 @@ async def answered(
     """
     verdicts = {v.trace: v for v in shop.run.verdicts if v.trace.startswith(f"{name}-")}
     traces = {t.id: t for t in shop.run.traces if t.id in verdicts}
-    room, done = asyncio.Semaphore(AT_ONCE), itertools.count(1)
     slots = [*map(str, range(each)), *(["gold"] if gold else [])]
 
-    async def one(number: int, task: Task, slot: str) -> Sample:
+    async def one(asked: tuple[int, str]) -> Sample:
+        number, slot = asked
         trace_id = f"{name}-{number}-{slot}"
         if trace_id in traces:
             return Sample(traces[trace_id], verdicts[trace_id])
+        task = tasks[number]
         model = shop.gold(task) if slot == "gold" else shop.model
-        seed = random.Random(f"{shop.recipe.seed}:{trace_id}").getrandbits(48)
-        async with room:
-            trace, verdict = await shop.attempt(task, model, replace(params, seed=seed), trace_id)
-        shop.progress(next(done), len(tasks) * len(slots))
-        return Sample(trace, verdict)
+        return Sample(*await shop.attempt(task, model, shop.seeded(params, trace_id), trace_id))
 
-    async def group(number: int, task: Task) -> Group:
-        samples = await asyncio.gather(*(one(number, task, slot) for slot in slots))
-        return Group(task.id, task.domain, tuple(samples))
-
-    plays = [asyncio.create_task(group(n, task)) for n, task in enumerate(tasks)]
-    try:
-        return list(await asyncio.gather(*plays))
-    finally:
-        for unfinished in plays:
-            unfinished.cancel()
+    asked = list(itertools.product(range(len(tasks)), slots))
+    samples = iter(await runner.each(asked, one, AT_ONCE, lambda done, _: shop.progress(done, len(asked))))
+    return [Group(task.id, task.domain, tuple(itertools.islice(samples, len(slots)))) for task in tasks]

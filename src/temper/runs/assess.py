@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import itertools
-
-import msgspec
+from typing import TYPE_CHECKING
 
 from temper.core.errors import ConfigError
 from temper.core.task import Task
@@ -12,7 +11,9 @@ from temper.core.trace import Trace, Verdict
 from temper.evaluation.outcome import Outcome
 from temper.evaluation.runner import evaluate, with_examples
 from temper.runs.demonstrations import by_share, examples
-from temper.runs.workshop import Workshop
+
+if TYPE_CHECKING:
+    from temper.runs.workshop import Workshop
 
 
 async def assess(shop: Workshop, label: str, count: int = 0) -> None:
@@ -28,7 +29,7 @@ async def assess(shop: Workshop, label: str, count: int = 0) -> None:
     shown = await examples(shop, count) if count else dict.fromkeys(shop.domains, ())
 
     async def one(task: Task) -> tuple[Trace, Verdict]:
-        params = msgspec.structs.replace(settings.sampling, seed=shop.recipe.seed)
+        params = shop.seeded(settings.sampling, task.id)
         return await shop.attempt(task, shop.model, params, f"{label}-{task.id}", left[task.id])
 
     def record(done: int, outcome: Outcome) -> None:

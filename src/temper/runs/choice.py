@@ -62,6 +62,11 @@ class Choice:
             passed = sum(s.verdict.score >= 0.5 for s in samples)
             curriculum.observe(task.id, passed, len(samples) - passed, seconds)
 
+    def took(self, task: Task) -> float:
+        """Seconds of a try at it, 0 where it was not tried before."""
+        found = self._curriculum(task.domain).tasks.get(task.id) if self.window else None
+        return found.seconds if found else 0.0
+
     def stream(self, domain: str, start: int) -> Iterator[Task]:
         """Training tasks from the `start`-th on; a stream that ends begins again."""
 

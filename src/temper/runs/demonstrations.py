@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 from functools import partial
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
@@ -12,8 +12,10 @@ from temper.core.errors import ConfigError
 from temper.core.protocols import SamplingParams
 from temper.core.task import Message, Task
 from temper.core.trace import Trace
-from temper.evaluation.runner import settled
-from temper.runs.workshop import Workshop
+from temper.evaluation.runner import each, settled
+
+if TYPE_CHECKING:
+    from temper.runs.workshop import Workshop
 
 AT_ONCE = 16
 
@@ -27,32 +29,22 @@ class Shown(Struct, frozen=True):
 
 async def played(shop: Workshop, counts: dict[str, int]) -> list[Trace]:
     """The first `counts[domain]` training tasks of each, solved by their gold answers; ConfigError if one fails."""
-    room = asyncio.Semaphore(AT_ONCE)
 
-    async def play(task: Task, number: int) -> Trace:
-        async with room:
-            name, model = f"gold-{task.domain}-{number}", shop.gold(task)
-            attempt = partial(shop.attempt, task, model, SamplingParams(), name, store=False)
-            _, trace, verdict = await settled(attempt)
+    async def play(numbered: tuple[int, Task]) -> Trace:
+        number, task = numbered
+        name, model = f"gold-{task.domain}-{number}", shop.gold(task)
+        _, trace, verdict = await settled(partial(shop.attempt, task, model, SamplingParams(), name, store=False))
         if verdict.masked or verdict.score < 1:
             why = verdict.evidence[0].text if verdict.evidence else verdict.why
             raise ConfigError(f"the gold answer of {task.id} does not pass its verifier ({verdict.why}): {why}")
         return trace
 
     tasks = [
-        (task, number)
+        numbered
         for domain, count in counts.items()
-        for number, task in enumerate(itertools.islice(shop.tasks(domain, "train"), count))
+        for numbered in enumerate(itertools.islice(shop.tasks(domain, "train"), count))
     ]
-    plays = [asyncio.create_task(play(task, number)) for task, number in tasks]
-    try:
-        for done, finished in enumerate(asyncio.as_completed(plays), 1):
-            await finished
-            shop.progress(done, len(plays))
-    finally:
-        for unfinished in plays:
-            unfinished.cancel()
-    return [p.result() for p in plays]
+    return await each(tasks, play, AT_ONCE, lambda done, _: shop.progress(done, len(tasks)))
 
 
 async def examples(shop: Workshop, count: int) -> dict[str, list[tuple[Message, ...]]]:

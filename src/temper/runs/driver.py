@@ -4,28 +4,30 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import subprocess
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
 from temper.core import config, registry
-from temper.core.errors import CorruptError
+from temper.core.errors import CorruptError, TemperError
 from temper.core.protocols import Sink
 from temper.evaluation import scorecard
 from temper.evaluation.diagnosis import diagnosis, elapsed, spending
 from temper.evaluation.outcome import Outcome
 from temper.evaluation.sections import page
-from temper.models import scalar
 from temper.runs.assess import assess
 from temper.runs.fitting import measures
 from temper.runs.recipe import Recipe, check, check_change, exceptions
-from temper.runs.workshop import Workshop, opened
 from temper.store.run import RunDirectory
-from temper.training import trainer
+
+if TYPE_CHECKING:
+    from temper.runs.workshop import Workshop
 
 
 class Done(Struct, frozen=True):
@@ -36,9 +38,18 @@ class Done(Struct, frozen=True):
 
 
 async def start(recipe: Recipe, path: Path, sinks: list[Sink]) -> Path:
-    """Run `recipe` in the new directory `path`; gives the path of report.json."""
+    """Run `recipe` in the new directory `path`; gives the path of report.json.
+
+    Where it could not be taken up (no such model, say) the directory is removed again, so that its name is free.
+    """
+    new = not path.exists()
     with RunDirectory.create(path, recipe) as run:
-        return await _go(recipe, run, sinks)
+        try:
+            return await _go(recipe, run, sinks)
+        except TemperError:
+            if new and not any(event.what == "process" for event in run.events):
+                shutil.rmtree(path)
+            raise
 
 
 async def resume(path: Path, overrides: Sequence[str], sinks: list[Sink]) -> Path:
@@ -47,10 +58,8 @@ async def resume(path: Path, overrides: Sequence[str], sinks: list[Sink]) -> Pat
     Raises ConfigError, and changes nothing, where the settings are wrong or would make the report untrue.
     """
     with RunDirectory.open(path) as run:
-        tree, where = run.recipe, str(path / "recipe.json")
-        for override in overrides:
-            config.apply(tree, override)
-        recipe = config.build(Recipe, tree, where)
+        where = str(path / "recipe.json")
+        recipe = config.build(Recipe, config.apply(run.recipe, overrides), where)
         if overrides:
             done = {d.what for d in run.log("done", Done)}
             evaluated = any(True for _ in run.log("outcomes", Outcome))
@@ -69,6 +78,8 @@ async def _go(recipe: Recipe, run: RunDirectory, sinks: list[Sink], changes: str
 
 
 async def _stages(recipe: Recipe, run: RunDirectory, sinks: list[Sink], began: float, changes: str) -> Path:
+    from temper.runs.workshop import opened  # which loads torch: what is wrong with a recipe is said before
+
     async with opened(recipe, run, sinks) as shop:
         installed = began - float(os.environ.get("TEMPER_STARTED", began))  # make says when its first command began
         shop.event("process", str(os.getpid()), "took up the run", seconds_before=installed)
@@ -108,6 +119,9 @@ async def _part(shop: Workshop, what: str, work: Callable[[], Awaitable[None]], 
 
 async def _adopt(shop: Workshop, stage: Done) -> None:
     """Take over the weights of a stage that an earlier process finished."""
+    from temper.models import scalar
+    from temper.training import trainer
+
     folder = shop.latest(stage.what)
     if folder is None:
         raise CorruptError(
@@ -129,7 +143,7 @@ def _report(shop: Workshop) -> None:
     facts = scorecard.Facts(
         name=recipe.name,
         model=recipe.model.base,
-        commit=_commit(),
+        commit=commit(),
         wall_s=sum(elapsed(run.events).values()),
         examples=recipe.evaluation.examples,
         unaudited=exceptions(recipe),
@@ -141,10 +155,13 @@ def _report(shop: Workshop) -> None:
     run.write("why.html", page(recipe.name, diagnosis(run)))
 
 
-def _commit() -> str:
-    """The checkout that this package runs from, "" outside one."""
-    head = ["git", "-C", str(Path(__file__).parent), "rev-parse", "HEAD"]
+def commit() -> str:
+    """The checkout that this package runs from, "" where it is installed: that may be in somebody else's."""
+    root = Path(__file__).parents[3]
+    if not (root / ".git").exists():
+        return ""
     try:
-        return subprocess.run(head, capture_output=True, text=True, check=True).stdout.strip()
+        head = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=True, cwd=root)
     except (OSError, subprocess.CalledProcessError):
         return ""
+    return head.stdout.strip()

@@ -39,7 +39,8 @@ _CLOSE = 60.0
 class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """executor: a table with `kind`, or the kind. at_once: attempts of one worker. resources: of one worker.
 
-    model: an engine's table (`kind` = `openai`, `scripted`); then that model is evaluated, and nothing is trained.
+    model: an engine's table (`kind` = `openai`, `scripted`); then that model is evaluated, and nothing is trained. Each
+    worker divides its own episodes among several endpoints of it (`runs.endpoints`).
     """
 
     executor: Any = "processes"
@@ -211,7 +212,7 @@ class Farm:
 
     async def _hired(self, name: str) -> Exception | None:
         try:
-            setup = asdict(replace(self._setup, name=name))
+            setup = asdict(replace(self._setup, name=name, at_once=self._config.at_once))
             handle = await self._executor.spawn(f"{worker.__name__}:Worker", setup, self._config.resources)
         except (FaultError, TemperError) as error:
             self._event("worker missing", name, str(error))

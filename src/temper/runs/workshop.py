@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar
@@ -26,6 +27,7 @@ from temper.engines.chat import EngineChat
 from temper.engines.scripted import ScriptedChat
 from temper.models.load import Base, load
 from temper.models.policy import Policy
+from temper.runs import ranks
 from temper.runs.accounts import Accounts
 from temper.runs.arena import Arena, Plan
 from temper.runs.farm import Farm, lost
@@ -122,6 +124,11 @@ class Workshop:
                 raise ConfigError(f"domain {domain} gives tasks that say they are of {task.domain!r}")
             yield task
 
+    def seeded(self, params: SamplingParams, name: str) -> SamplingParams:
+        """`params` with a seed that is the recipe's and `name`'s own."""
+        digest = hashlib.sha256(f"{self.recipe.seed}:{name}".encode()).digest()
+        return msgspec.structs.replace(params, seed=int.from_bytes(digest[:6], "big"))
+
     def gold(self, task: Task) -> ChatModel | Far:
         """The model that says the domain's own answer: in the workers where there are any, else here."""
         return "gold" if self.farm else ScriptedChat(self.domains[task.domain].gold(task), self.chat)
@@ -143,6 +150,9 @@ class Workshop:
         if isinstance(model, str):
             order = Order(trace=trace_id, task=task, model=model, params=params, origin=origin)
             trace, verdict, encoded = await self._afar(order)
+            for event in trace.events:
+                if event.what in ("opened", "closed", "moved"):
+                    self.event(event.what, event.whom, event.why)
         else:
             trace, verdict = await self.arena.attempt(task, model, params, trace_id, self.clock, origin)
             encoded = trace
@@ -178,7 +188,7 @@ class Workshop:
 
 
 @contextlib.asynccontextmanager
-async def opened(recipe: Recipe, run: RunDirectory, sinks: list[Sink]) -> AsyncIterator[Workshop]:
+async def opened(recipe: Recipe, run: RunDirectory, sinks: list[Sink]) -> AsyncGenerator[Workshop]:
     """Load the model, start engine, sandboxes and verifier workers; end them all, whatever happens."""
     afar = recipe.workers.model if recipe.workers else None
     shop = Workshop(recipe, run, sinks)
@@ -203,6 +213,8 @@ async def opened(recipe: Recipe, run: RunDirectory, sinks: list[Sink]) -> AsyncI
             setup = Setup(plan=shop.plan, tokenizer=tokenizer, chat=recipe.model.chat, model=afar)
             shop.farm = await stack.enter_async_context(Farm(recipe.workers, setup, shop.event, shop.clock))
             shop.model = "given" if afar else shop.model
+        if recipe.ranks:
+            await stack.enter_async_context(ranks.company(recipe.ranks, shop.compute))
         shop.policy = await shop.computed(shop.learning)
         at_once = recipe.workers.count * recipe.workers.at_once if recipe.workers else getattr(config, "slots", 64)
         shop.accounts.meters = shop.engine, shop.arena

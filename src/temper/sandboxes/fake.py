@@ -76,6 +76,8 @@ class Fake:
         pure = PurePosixPath(path)
         if not pure.parts or pure.is_absolute() or ".." in pure.parts:
             raise PermissionError(errno.EACCES, "outside the working directory", path)
+        if len(path) >= 4096:
+            raise OSError(errno.ENAMETOOLONG, "File name too long", path)
         self._files[path] = content
 
     async def get(self, path: str) -> bytes:

@@ -18,7 +18,7 @@ successes: `dropped` counts that by pool.
 from __future__ import annotations
 
 import heapq
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Mapping
 
 from msgspec import Struct
@@ -72,7 +72,7 @@ class Curriculum:
         self.version = 0
         self.pools: dict[str, Pool] = {}
         self.tasks: dict[str, _Task] = {}
-        self.dropped: dict[str, int] = {}
+        self.dropped = Counter[str]()
         self._seconds = seconds  # mean of a try over tasks
         self._measured = 0
         self._useful = self._spent = 0.0  # faded, for `rate`
@@ -121,8 +121,7 @@ class Curriculum:
         here = mixed(a, b, rest, passed, failed) / (rest * (self.tasks[task].seconds or self._seconds))
         if here >= self.rate:
             return True
-        pool = self.tasks[task].pool
-        self.dropped[pool] = self.dropped.get(pool, 0) + 1
+        self.dropped[self.tasks[task].pool] += 1
         return False
 
     @property
@@ -164,6 +163,5 @@ def shift(shares: Mapping[str, float], signal: Mapping[str, float], floor: float
     total = sum(shares.values())
     weight = {name: share * signal.get(name, 0.0) for name, share in shares.items()}
     spread = sum(weight.values())
-    if not spread:
-        return {name: share / total for name, share in shares.items()}
-    return {n: floor * share / total + (1 - floor) * weight[n] / spread for n, share in shares.items()}
+    kept = floor if spread else 1.0
+    return {n: kept * share / total + (1 - kept) * weight[n] / (spread or 1.0) for n, share in shares.items()}

@@ -14,6 +14,7 @@ import heapq
 from collections import deque
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 from msgspec import Struct, field
 
@@ -24,7 +25,7 @@ from temper.scheduling.replicas import Freed, Placed, Replicas, Speed
 PERIOD = 25  # decode steps, as at the limit, between two measures of every replica
 
 
-class Session(Struct, eq=False):
+class Session(Struct, eq=False, gc=False):
     """A rollout as replicas see it. `left`: tokens that it makes in this turn; `last`: no other turn follows."""
 
     group: int
@@ -53,8 +54,8 @@ class Fleet:
 
     def __init__(
         self, config: replicas.Config, speed: Speed, caches: list[float],
-        at: Callable[[float, Callable[[], None]], None], ended: Callable[[Session], None],
-        read: Callable[[Session, float], None] | None = None,
+        at: Callable[[float, Callable[[], None]], None], ended: Callable[[Any], None],
+        read: Callable[[Any, float], None] | None = None,
     ) -> None:  # fmt: skip
         self.replicas = Replicas(config, speed, caches)
         self.speed, self.at, self.ended, self.read = speed, at, ended, read

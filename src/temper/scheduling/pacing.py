@@ -32,6 +32,7 @@ from collections.abc import Collection, Mapping
 
 from msgspec import Struct, field
 
+from temper.core.config import Amount, Count, Some
 from temper.core.errors import ConfigError
 from temper.scheduling.fairness import Shares
 from temper.scheduling.queue import Lengths, Queue
@@ -49,16 +50,16 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     so many batches of them at most for one step.
     """
 
-    batch: int = 64
-    group: int = 8
-    eta: int = 1
-    capacity: int = 0
-    attempts: int = 3
-    spare: float = 0.0
-    refill: int = 3
+    batch: Some = 64
+    group: Some = 8
+    eta: Count = 1
+    capacity: Count = 0
+    attempts: Some = 3
+    spare: Amount = 0.0
+    refill: Count = 3
 
 
-class Ticket(Struct, frozen=True):
+class Ticket(Struct, frozen=True, gc=False):  # in no cycle, and 100,000 of them may be there
     """Leave to run one sample, and why now. `attempt` counts from 0 and grows when the sample had to be run again.
 
     `workers`: those with names on which it failed.
@@ -78,7 +79,7 @@ class Wait(Struct, frozen=True):
     why: str
 
 
-class _Group(Struct):
+class _Group(Struct, gc=False):
     """An open, untrained group. `versions`: of each accepted slot's oldest token, of each running one's start."""
 
     domain: str
@@ -98,10 +99,8 @@ class Pacing:
     """
 
     def __init__(self, config: Config, shares: Mapping[str, float], version: int = 0, until: int | None = None) -> None:
-        if config.group < 1 or config.batch < 1 or config.batch % config.group:
-            raise ConfigError(f"batch ({config.batch}) must be a positive multiple of group ({config.group})")
-        if config.eta < 0 or config.capacity < 0 or config.attempts < 1 or config.spare < 0 or config.refill < 0:
-            raise ConfigError("eta, capacity, spare and refill must be at least 0, attempts at least 1")
+        if config.batch % config.group:
+            raise ConfigError(f"batch ({config.batch}) must be a multiple of group ({config.group})")
         self.config = config
         self.version = version
         self.until = until
@@ -317,13 +316,8 @@ class Pacing:
         return cancelled
 
     def _overdue(self) -> list[int]:
-        return [
-            number
-            for buckets in (self._late, self._ready)
-            for oldest, numbers in buckets.items()
-            if oldest + self.config.eta < self.version
-            for number in numbers
-        ]
+        buckets = [*self._late.items(), *self._ready.items()]
+        return [n for oldest, numbers in buckets if oldest + self.config.eta < self.version for n in numbers]
 
     def _place(self, number: int, group: _Group) -> None:
         """Keep the group in the bucket of its oldest version."""

@@ -109,4 +109,4 @@ def told(trace: str, worker: str, why: str, when: float) -> Event:
 
 def worker_of(trace: Trace) -> str:
     """Where it was made, as it says; "" for the driver itself."""
-    return next((event.data["worker"] for event in trace.events if event.what == "placed"), "")
+    return next((event.data["worker"] for event in trace.events if "worker" in event.data), "")

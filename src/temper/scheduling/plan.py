@@ -19,12 +19,13 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from temper.core import config
+from temper.core.config import Amount, Count, Positive, Some
 from temper.core.errors import ConfigError, MissingError
 from temper.scheduling import pacing
 from temper.scheduling.replicas import Config as Admission
 from temper.scheduling.replicas import Speed
 from temper.scheduling.scenario import Scenario, simulate
-from temper.scheduling.scene import Cluster, Load, Outcome, check_amounts
+from temper.scheduling.scene import Cluster, Load, Outcome
 
 PLANS = Path(__file__).parent / "plans"  # shipped examples
 DRAWN = 4000  # groups whose lengths give the means
@@ -37,21 +38,18 @@ class Model(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     those that a token visits. bytes: of a served parameter. lora: rank of adapters on every matrix; 0 trains all.
     """
 
-    parameters: float
-    layers: int
-    width: int
-    heads: int
-    head: float = 128
-    kv: float = 2048
-    vocabulary: int = 0
-    active: float = 0.0
-    experts: int = 0
-    top: int = 0
-    bytes: float = 2.0
-    lora: int = 0
-
-    def __post_init__(self) -> None:
-        check_amounts(self, "model", ("parameters", "layers", "width", "bytes"))
+    parameters: Positive
+    layers: Some
+    width: Some
+    heads: Count
+    head: Amount = 128
+    kv: Amount = 2048
+    vocabulary: Count = 0
+    active: Amount = 0.0
+    experts: Count = 0
+    top: Count = 0
+    bytes: Positive = 2.0
+    lora: Count = 0
 
     @property
     def used(self) -> float:
@@ -93,41 +91,35 @@ class Machine(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     an engine, which spread all experts. tools, verifiers: CPUs of sandboxes and workers; 0 asks how many are needed.
     """
 
-    gpus: int
-    flops: float
-    bandwidth: float
-    memory: float
-    link: float = 50e9
-    tensor: int = 1
-    pipeline: int = 1
-    expert: int = 1
-    replica: int = 1
-    tools: int = 0
-    verifiers: int = 0
-
-    def __post_init__(self) -> None:
-        check_amounts(self, "machine", {*self.__struct_fields__} - {"tools", "verifiers"})
+    gpus: Some
+    flops: Positive
+    bandwidth: Positive
+    memory: Positive
+    link: Positive = 50e9
+    tensor: Some = 1
+    pipeline: Some = 1
+    expert: Some = 1
+    replica: Some = 1
+    tools: Count = 0
+    verifiers: Count = 0
 
 
 class Assumed(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Shares of peak that are reached, and what else nobody knows before it is measured."""
 
-    train: float = 0.4  # of operations
-    prefill: float = 0.5
-    decode: float = 0.4
-    read: float = 0.6  # of memory's bandwidth
-    sync: float = 0.4  # of the link, by a broadcast
-    latency: float = 5e-5  # seconds of a layer in a decode step that are none of these
-    moved: float = 3.0  # bytes of each value that an expert gets and gives back
-    usable: float = 0.9  # of memory
-    state: float = 16.0  # bytes of a trained parameter
-    micro: float = 16384.0  # tokens of a micro-batch
-    delta_start: float = 4.0  # seconds of a publish of changes, and served bytes a second that it compares and sends
-    delta_rate: float = 5e10
-    busy: float = 0.8  # of sandbox CPUs and verifiers, to size them
-
-    def __post_init__(self) -> None:
-        check_amounts(self, "assumed", {*self.__struct_fields__} - {"latency", "moved", "state", "delta_start"})
+    train: Positive = 0.4  # of operations
+    prefill: Positive = 0.5
+    decode: Positive = 0.4
+    read: Positive = 0.6  # of memory's bandwidth
+    sync: Positive = 0.4  # of the link, by a broadcast
+    latency: Amount = 5e-5  # seconds of a layer in a decode step that are none of these
+    moved: Amount = 3.0  # bytes of each value that an expert gets and gives back
+    usable: Positive = 0.9  # of memory
+    state: Amount = 16.0  # bytes of a trained parameter
+    micro: Positive = 16384.0  # tokens of a micro-batch
+    delta_start: Amount = 4.0  # seconds of a publish of changes, and served bytes a second that it compares and sends
+    delta_rate: Positive = 5e10
+    busy: Positive = 0.8  # of sandbox CPUs and verifiers, to size them
 
 
 class Question(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

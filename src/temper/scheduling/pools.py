@@ -18,7 +18,7 @@ enough: lowest priority first, then youngest progress, never the last one. They 
 
 from __future__ import annotations
 
-import heapq
+import bisect
 from collections.abc import Hashable, Mapping
 from typing import Any
 
@@ -70,7 +70,7 @@ class Pools:
         self.sizes = dict(sizes)
         self.free = {name: size * (1 + ROUNDING) for name, size in sizes.items()}  # below 0 where tasks overuse
         self._gangs: dict[Hashable, _Gang] = {}  # by task, of those that wait or hold
-        self._waiting: dict[frozenset[str], list[tuple[tuple[int, int], _Gang]]] = {}  # heaps, by the pools touched
+        self._waiting: list[tuple[tuple[int, int], _Gang]] = []  # in order
         self._uses: dict[tuple[str, str], _Use] = {}  # by kind and pool
         self._asked = self._granted = 0  # gangs, so far
 
@@ -84,8 +84,10 @@ class Pools:
         gang = _Gang({c.task: c for c in claims}, (-min(c.priority for c in claims), self._asked), pools)
         self._asked += 1
         self._gangs |= dict.fromkeys(gang.claims, gang)
-        self._wait(gang)
-        return Change((), self._serve(pools))
+        if not pools and self._grant(gang):
+            return Change((), tuple(gang.held))
+        bisect.insort(self._waiting, (gang.rank, gang))
+        return Change((), self._serve())
 
     def release(self, task: Hashable, used: Mapping[str, float] | None = None) -> Change:
         """The task ended, or does not wait any more. `used`: its measured peak, which later claims go by."""
@@ -96,11 +98,11 @@ class Pools:
             self.free[name] += amount
         for name, amount in (used or {}).items():
             self._learn(claim.kind, name, amount)
-        return Change((), self._serve(gang.pools))
+        return Change((), self._serve())
 
     def uses(self, task: Hashable, used: Mapping[str, float]) -> Change:
         """What a running task was measured to use now."""
-        held, preempted, touched = self._gangs[task].held[task], list[Hashable](), frozenset[str]()
+        held, preempted = self._gangs[task].held[task], list[Hashable]()
         for name in held.keys() & used.keys():
             if task not in self._gangs[task].held:
                 break  # it lost its place for another pool
@@ -114,9 +116,8 @@ class Pools:
                         self.free[other] += amount
                 preempted += gang.held
                 gang.known, gang.held = gang.held, {}
-                self._wait(gang)
-                touched |= gang.pools
-        return Change(tuple(preempted), self._serve(touched))
+                bisect.insort(self._waiting, (gang.rank, gang))
+        return Change(tuple(preempted), self._serve())
 
     def reserve(self, claim: Claim, known: Mapping[str, float] | None = None) -> dict[str, float]:
         """What the claim takes of every bounded pool, and at least what is `known` of its own use."""
@@ -135,44 +136,32 @@ class Pools:
         use.deviation += weight * (abs(amount - use.mean) - use.deviation)
         use.mean += weight * (amount - use.mean)
 
-    def _wait(self, gang: _Gang) -> None:
-        heapq.heappush(self._waiting.setdefault(gang.pools, []), (gang.rank, gang))
-
-    def _serve(self, touched: frozenset[str]) -> tuple[Hashable, ...]:
-        """Grant in order all that fits; what does not fit blocks the pools that it touches for those behind it.
-
-        `touched`: pools of which something changed; nobody else can have become able to start.
-        """
+    def _serve(self) -> tuple[Hashable, ...]:
+        """Grant in order all that fits; what does not fit blocks the pools that it touches for those behind it."""
         granted: list[Hashable] = []
-        blocked: frozenset[str] = frozenset()
-        while (gang := self._first(touched, blocked)) is not None:
-            taken: dict[Hashable, dict[str, float]] = {}
-            need = dict.fromkeys(gang.pools, 0.0)
-            for task, claim in gang.claims.items():
-                taken[task] = self.reserve(claim, gang.known.get(task))
-                for name, amount in taken[task].items():
-                    need[name] += amount
-            if any(amount > self.free[name] for name, amount in need.items()):
+        blocked, at = frozenset[str](), 0
+        while at < len(self._waiting) and len(blocked) < len(self.sizes):
+            gang = self._waiting[at][1]
+            if gang.pools & blocked:
+                at += 1
+            elif not gang.claims or self._grant(gang):  # all of it was withdrawn, or is served
+                del self._waiting[at]
+                granted += gang.held
+            else:
                 blocked |= gang.pools
-                continue
-            heapq.heappop(self._waiting[gang.pools])
-            touched |= gang.pools
-            for name, amount in need.items():
-                self.free[name] -= amount
-            self._granted += 1
-            gang.held, gang.started = taken, self._granted
-            granted += taken
         return tuple(granted)
 
-    def _first(self, touched: frozenset[str], blocked: frozenset[str]) -> _Gang | None:
-        """The first in order among those that need a touched pool and no blocked one."""
-        first: tuple[tuple[int, int], _Gang] | None = None
-        for pools, heap in self._waiting.items():
-            while heap and not heap[0][1].claims:  # all of it was withdrawn
-                heapq.heappop(heap)
-            if heap and (not pools or pools & touched) and not pools & blocked:
-                first = heap[0] if first is None or heap[0][0] < first[0] else first
-        return first[1] if first else None
+    def _grant(self, gang: _Gang) -> bool:
+        """Give it all that it claims, if that is there."""
+        taken = {task: self.reserve(claim, gang.known.get(task)) for task, claim in gang.claims.items()}
+        need = {name: sum(amounts.get(name, 0.0) for amounts in taken.values()) for name in gang.pools}
+        if any(amount > self.free[name] for name, amount in need.items()):
+            return False
+        for name, amount in need.items():
+            self.free[name] -= amount
+        self._granted += 1
+        gang.held, gang.started = taken, self._granted
+        return True
 
     def _victims(self, name: str) -> list[_Gang]:
         """Running gangs that hold of the pool: highest priority first, then who started first."""

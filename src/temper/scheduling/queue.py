@@ -89,9 +89,6 @@ class Queue:
         self._waits.discard(group)
         self._key.pop(group, None)
 
-    def __bool__(self) -> bool:
-        return bool(self._again or self._waits)
-
     def retried(self) -> int | None:
         """The group of the sample that is to be run again first."""
         return self._again.popleft() if self._again else None

@@ -1,8 +1,9 @@
 """Which engine replica a session runs on, how many run there at once, and whose cache is given up. No I/O, no clock.
 
 A session is one rollout's conversation; its *prefix* is what it shares with others (a group's prompt). The driver says
-when it wants tokens (`place`), waits for a tool (`paused`) or ends, and reports measured cache use; the simulator does
-the same (`fleet`). Nobody queues here: where `place` gives a Wait, the driver asks again once something changed.
+when it wants tokens (`place`), waits for a tool (`paused`) or ends, and reports measured cache use. The simulator does
+so (`fleet`), and in real runs, as far as endpoints tell, `runs.endpoints`. Nobody queues here: where `place` gives a
+Wait, the driver asks again once something changed. A replica that is `lost` gets nothing until it `admits` again.
 
 *Affinity.* A session goes where its own cache or its prefix lies, unless that replica is fuller than the emptiest by
 more than `tolerance`; then to the emptiest, and what it had must be read again. Fullness is running over admitted.
@@ -30,6 +31,7 @@ from typing import Any
 
 from msgspec import Struct, field
 
+from temper.core.config import Amount, Positive, Some
 from temper.core.errors import ConfigError
 from temper.scheduling.pacing import Wait
 
@@ -37,32 +39,29 @@ from temper.scheduling.pacing import Wait
 class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """limit: requests that a replica admits at first, and always where its cache is unbounded. Others: see above."""
 
-    limit: int = 256
-    tolerance: float = 0.1
-    hold: float = 30.0
-    low: float = 0.75
-    high: float = 0.9
-    grow: int = 4
-    cut: float = 0.75
+    limit: Some = 256
+    tolerance: Amount = 0.1
+    hold: Amount = 30.0
+    low: Positive = 0.75
+    high: Positive = 0.9
+    grow: Some = 4
+    cut: Positive = 0.75
 
     def __post_init__(self) -> None:
-        if self.limit < 1 or self.grow < 1 or not (self.tolerance >= 0 and self.hold >= 0):
-            raise ConfigError("limit and grow must be at least 1, tolerance and hold at least 0")
-        if not (0 < self.low <= self.high <= 1 and 0 < self.cut < 1):
-            raise ConfigError(f"expected 0 < low <= high <= 1 and 0 < cut < 1, got {self.low}, {self.high}, {self.cut}")
+        if not (self.low <= self.high <= 1 and self.cut < 1):
+            raise ConfigError(f"expected low <= high <= 1 and cut < 1, got {self.low}, {self.high}, {self.cut}")
 
 
 class Speed(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Measured seconds of a replica: to read a token, and of a decode step, `base` and `each` for every request."""
 
-    prefill: float = 0.0
-    base: float = 1.0
-    each: float = 0.0
+    prefill: Amount = 0.0
+    base: Amount = 1.0
+    each: Amount = 0.0
 
     def __post_init__(self) -> None:
-        amounts = (self.prefill, self.base, self.each)
-        if not all(0 <= amount < math.inf for amount in amounts) or not self.base + self.each:
-            raise ConfigError("seconds of a replica must be at least 0, and a decode step must take some")
+        if not self.base + self.each:
+            raise ConfigError("expected seconds of a decode step, got 0: give base or each")
 
     def step(self, requests: int) -> float:
         return self.base + self.each * requests
@@ -103,7 +102,7 @@ class _Replica(Struct, eq=False):
 
     @property
     def load(self) -> float:
-        return len(self.running) / int(self.limit)
+        return len(self.running) / int(self.limit) if self.limit else math.inf
 
 
 class Replicas:
@@ -129,7 +128,7 @@ class Replicas:
         emptiest = self._emptiest()
         least = self.all[emptiest].load
         if least >= 1:
-            return Wait(f"cache: the emptiest replica runs all {len(self.all[emptiest].running)} that it admits")
+            return Wait(f"cache: the emptiest replica runs all of the {self.all[emptiest].limit:.0f} that it admits")
         known = self._sessions.get(session)
         homes = {known.replica: 1} if known else self._homes.get(prefix) or {emptiest: 1}
         home = min(homes, key=lambda i: (self.all[i].load, i))
@@ -145,7 +144,8 @@ class Replicas:
         else:
             prefill, why = whole, "it is the emptiest"
         if chosen != home:
-            why += f"; the one with its cache is fuller by {load - least:.2f}"
+            fuller = f"fuller by {load - least:.2f}" if load < math.inf else "lost"
+            why += f"; the one with its cache is {fuller}"
         self.ended(session)
         self._enter(session, _Session(chosen, prefix, shared, tokens + new))
         return Placed(session, chosen, prefill, why)
@@ -173,15 +173,26 @@ class Replicas:
                 freed.append(self._free(session, f"its tool runs for more than {self.config.hold:g} s"))
         return freed
 
+    def lost(self, replica: int) -> None:
+        """It answers no more: held caches are gone and nothing is placed there, until it `admits` again."""
+        for session in list(self.all[replica].held):
+            self._leave(session)
+        self.admits(replica, 0)
+
+    def admits(self, replica: int, limit: float) -> None:
+        """From now on so many requests at once."""
+        self.all[replica].limit = limit
+        self._level(replica)
+
     def measured(self, replica: int, used: float, made: Callable[[Any], float]) -> list[Freed]:
         """The replica's cache holds so many tokens. `made`: tokens of a running session since it was placed."""
         found, config = self.all[replica], self.config
         most = config.high * found.cache
-        if not found.cache:
+        if not found.cache or not found.limit:
             return []
         if used <= most:
             if used < config.low * found.cache and len(found.running) >= int(found.limit):
-                self._admits(replica, found.limit + config.grow)
+                self.admits(replica, found.limit + config.grow)
             return []
         full, freed = used > found.cache, list[Freed]()
         for session in sorted(found.held, key=lambda s: found.held[s].until):
@@ -189,7 +200,7 @@ class Replicas:
                 used -= self._size(session)
                 freed.append(self._free(session, "the cache is nearly full, and its tool still runs"))
         if used > most and len(found.running) <= int(found.limit):
-            self._admits(replica, max(1.0, config.cut * len(found.running)))
+            self.admits(replica, max(1.0, config.cut * len(found.running)))
         youngest = sorted(found.running, key=lambda s: found.running[s].tokens + made(s)) if full else []
         for session in youngest[:-1]:
             if used > most:
@@ -201,7 +212,7 @@ class Replicas:
         """Running sessions that go on elsewhere; they are placed there already. `made`: as for `measured`."""
         moves: list[Placed] = []
         while len(moves) < len(self.all):
-            target, source = self._emptiest(), max(range(len(self.all)), key=lambda i: self.all[i].load)
+            target, source = self._emptiest(), max(range(len(self.all)), key=self._burden)
             here, there = self.all[source], self.all[target]
             slow = self.speed.step(len(here.running))
             faster = slow - self.speed.step(len(there.running) + 1)
@@ -220,6 +231,9 @@ class Replicas:
             moves.append(Placed(session, target, prefill[session], why))
         return moves
 
+    def _burden(self, replica: int) -> float:
+        return self.all[replica].load if self.all[replica].running else 0.0
+
     def _emptiest(self) -> int:
         while self._levels[0][0] != self.all[self._levels[0][1]].load:
             heapq.heappop(self._levels)
@@ -229,10 +243,6 @@ class Replicas:
         if len(self._levels) > 64 + 8 * len(self.all):  # stale ones that never surface
             self._levels = sorted((found.load, i) for i, found in enumerate(self.all))
         heapq.heappush(self._levels, (self.all[replica].load, replica))
-
-    def _admits(self, replica: int, limit: float) -> None:
-        self.all[replica].limit = limit
-        self._level(replica)
 
     def _again(self, found: _Session, replica: int) -> float:
         """Its tokens, as last told, that the replica has not read."""

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
+from temper.core.config import Some
 from temper.core.errors import ConfigError
 from temper.scheduling import pacing
 from temper.scheduling.baselines import Rounds, WindowedFifo
@@ -22,15 +23,11 @@ from temper.store.run import RunDirectory
 class Scenario(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The defaults are the long-tailed trace of `temper bench scheduler`: a machine that the tail leaves empty."""
 
-    steps: int = 40
+    steps: Some = 40
     seed: int = 0
     policy: pacing.Config = pacing.Config(batch=2048, group=16, eta=4, capacity=1024)
     cluster: Cluster = Cluster()
     loads: tuple[Load, ...] = (Load(),)
-
-    def __post_init__(self) -> None:
-        if self.steps < 1:
-            raise ConfigError(f"expected steps of 1 or more, got {self.steps}")
 
 
 def recorded(path: str | Path) -> tuple[Load, ...]:
@@ -59,14 +56,10 @@ def recorded(path: str | Path) -> tuple[Load, ...]:
 
 def simulate(scenario: Scenario) -> tuple[Outcome, Suggestion | None]:
     """What our policy makes of it, and which stage is worth widening."""
-    policy = Pacing(scenario.policy, {load.name: load.share for load in scenario.loads})
-    run = _simulation(scenario, policy, scenario.loads)
-    outcome = run.run(scenario.steps)
-    cluster, stages = scenario.cluster, ("prefill", "decode", "tool", "verify")
-    workers = {stage: getattr(cluster, stage) for stage in stages} | (
-        {"decode": cluster.replicas} if cluster.replicas else {}
-    )
-    return outcome, run.ledger.suggestion({s: n for s, n in workers.items() if n} | {"gradient": 1})
+    run = _simulation(scenario, Pacing(scenario.policy, {load.name: load.share for load in scenario.loads}))
+    outcome, replicas = run.run(scenario.steps), scenario.cluster.replicas
+    workers = scenario.cluster.workers | ({"decode": replicas} if replicas else {}) | {"gradient": 1}
+    return outcome, run.ledger.suggestion(workers)
 
 
 def compare(scenario: Scenario) -> dict[str, Outcome]:
@@ -82,8 +75,8 @@ def compare(scenario: Scenario) -> dict[str, Outcome]:
         "partial 2.0": Rounds(need, size, name, 1.0, "carry"),
         "window 3.0": WindowedFifo(need, size, name, 3 * need),
     }
-    return {n: _simulation(scenario, policy, scenario.loads).run(scenario.steps) for n, policy in others.items()}
+    return {n: _simulation(scenario, policy).run(scenario.steps) for n, policy in others.items()}
 
 
-def _simulation(scenario: Scenario, policy: Policy, loads: tuple[Load, ...]) -> Simulation:
-    return Simulation(policy, loads, scenario.cluster, scenario.policy.group, scenario.seed)
+def _simulation(scenario: Scenario, policy: Policy) -> Simulation:
+    return Simulation(policy, scenario.loads, scenario.cluster, scenario.policy.group, scenario.seed)

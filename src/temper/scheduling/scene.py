@@ -2,31 +2,14 @@
 
 from __future__ import annotations
 
-import math
 import random
-from collections.abc import Collection
+from typing import Annotated
 
-from msgspec import Struct, field
+from msgspec import Meta, Struct, field
 
-from temper.core.errors import ConfigError
+from temper.core.config import Amount, Count, Positive, Some
 from temper.scheduling.replicas import Config as Admission
 from temper.scheduling.replicas import Speed
-
-
-def check_amounts(record: Struct, what: str, above: Collection[str], free: str = "") -> None:
-    """Every number of `record` is finite and at least 0, those named in `above` above it; `free` is any.
-
-    Raises ConfigError.
-    """
-    for name in record.__struct_fields__:
-        amount = getattr(record, name)
-        if (
-            name != free
-            and isinstance(amount, int | float)
-            and not (0 <= amount < math.inf and (amount or name not in above))
-        ):
-            least = "above 0" if name in above else "of 0 or more"
-            raise ConfigError(f"{what}: expected a finite {name} {least}, got {amount:g}")
 
 
 class Load(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -37,24 +20,21 @@ class Load(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """
 
     name: str = "all"
-    share: float = 1.0
-    median: float = 2500.0
-    between: float = 0.8
-    within: float = 0.5
-    cap: float = 32768.0
+    share: Amount = 1.0
+    median: Positive = 2500.0
+    between: Amount = 0.8
+    within: Amount = 0.5
+    cap: Positive = 32768.0
     recorded: tuple[tuple[float, ...], ...] = ()
-    prompt: float = 0.0
-    turns: int = 1
-    reads: float = 0.0
-    tool: float = 0.0
-    verify: float = 0.0
-    slow: float = 1.0
-    memory: float = 0.0
-    peak: float = 1.0
+    prompt: Amount = 0.0
+    turns: Some = 1
+    reads: Amount = 0.0
+    tool: Amount = 0.0
+    verify: Amount = 0.0
+    slow: Positive = 1.0
+    memory: Amount = 0.0
+    peak: Amount = 1.0
     priority: int = 0
-
-    def __post_init__(self) -> None:
-        check_amounts(self, f"load {self.name}", ("median", "cap", "turns", "slow"), "priority")
 
     def draw(self, rng: random.Random, size: int) -> list[float]:
         if self.recorded:
@@ -73,31 +53,26 @@ class Cluster(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     after one, and then read their caches again if `recompute`.
     """
 
-    decode: int = 1024
-    tool: int = 0
-    verify: int = 0
-    memory: float = 0.0
-    gradient: float = 0.0
-    failure: float = 0.0
-    replicas: int = 0
-    cache: float = 0.0
-    prefill: int = 0
+    decode: Count = 1024
+    tool: Count = 0
+    verify: Count = 0
+    memory: Amount = 0.0
+    gradient: Amount = 0.0
+    failure: Annotated[float, Meta(ge=0, lt=1)] = 0.0
+    replicas: Count = 0
+    cache: Amount = 0.0
+    prefill: Count = 0
     speed: Speed = Speed()
     admission: Admission = Admission()
     shared: bool = False
-    sync: float = 0.0
+    sync: Amount = 0.0
     recompute: bool = True
 
-    def __post_init__(self) -> None:
-        check_amounts(self, "cluster", ())
-        if self.failure >= 1:
-            raise ConfigError(f"cluster: expected failure as a share below 1, got {self.failure:g}")
-
     @property
-    def pools(self) -> dict[str, float]:
-        """Sizes of those that are bounded, replicas aside."""
-        names = ("tool", "verify", "memory", "prefill" if self.replicas else "decode")
-        return {name: getattr(self, name) for name in names if getattr(self, name)}
+    def workers(self) -> dict[str, int]:
+        """Of the stages where they are bounded, replicas aside."""
+        stages = ("tool", "verify", "prefill" if self.replicas else "decode")
+        return {stage: getattr(self, stage) for stage in stages if getattr(self, stage)}
 
 
 class Outcome(Struct, kw_only=True):

@@ -1,7 +1,8 @@
 """A run on paper: the policy's own objects, driven by drawn or recorded lengths instead of an engine.
 
 Event-driven, on a simulated clock: a rollout takes turns of decode and tool, then is verified, then counts as finished;
-a step takes `gradient` seconds while sampling goes on. Workers of a stage, and memory for sandboxes, come from `pools`.
+a step takes `gradient` seconds while sampling goes on. A stage has so many workers, and memory for sandboxes comes from
+`pools`.
 Anything with the six methods of `Policy` can be simulated, so others stand beside ours under the same rules
 (`baselines`).
 
@@ -16,9 +17,9 @@ import heapq
 import random
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
-from typing import Protocol
+from typing import Any, Protocol
 
-from msgspec import field
+from msgspec import Struct, field
 
 from temper.core.errors import ConfigError, TemperError
 from temper.scheduling.fleet import Fleet, Session
@@ -48,11 +49,18 @@ class _Rollout(Session, eq=False, kw_only=True):
     load: Load
     version: int
     length: float
-    peak: float  # GiB that its sandbox will be found to use
+    peak: float | None = None  # GiB that its sandbox will be found to use, None where memory is not counted
     stages: list[tuple[str, float]] = field(default_factory=list)  # those to come, with seconds, or tokens of a replica
     since: float = -1.0  # when its stage began, -1 while it waits
     opened: float = 0.0  # when it got its sandbox
     stamp: int = 0  # of its next event
+
+
+class _Workers(Struct, eq=False):
+    """Of a stage, all alike. Rollouts wait by priority, then in order; one whose stamp is another waits no more."""
+
+    free: int
+    waiting: list[tuple[int, int, _Rollout, int]] = field(default_factory=list)
 
 
 class Simulation:
@@ -65,7 +73,8 @@ class Simulation:
         self.clock = 0.0
         self.outcome = Outcome()
         self.ledger = Ledger()
-        self.pools = Pools(cluster.pools)
+        self.workers = {stage: _Workers(count) for stage, count in cluster.workers.items()}
+        self.pools = Pools({"memory": cluster.memory})
         self.fleet = None
         if cluster.replicas:
             caches, read = [cluster.cache] * cluster.replicas, self._read if cluster.prefill else None
@@ -123,40 +132,35 @@ class Simulation:
         while isinstance(ticket := self.policy.admit(), Ticket):
             load = self.loads[ticket.domain]
             if ticket.group not in self.lengths:
-                rng = random.Random(f"{self.seed} {ticket.group}")
-                drawn = self.lengths[ticket.group] = [self._slow(load) * x for x in load.draw(rng, self.size)]
-                if ticket.group not in self._seen:
-                    self._seen.add(ticket.group)
-                    self._all += sum(drawn)
-            rollout = self._rollout(ticket, load)
+                self._draw(ticket.group, load)
+            rollout = _Rollout(
+                group=ticket.group, prompt=load.prompt, ticket=ticket, load=load, version=self.policy.version,
+                length=self.lengths[ticket.group][ticket.slot],
+            )  # fmt: skip
             self.running.setdefault(ticket.group, set()).add(rollout)
             self.in_flight += 1
             self.outcome.started += 1
             self.outcome.in_flight = max(self.outcome.in_flight, self.in_flight)
-            self._begin(rollout)
+            if load.memory and self.cluster.memory:
+                spread = random.Random(f"memory {self.seed} {ticket.group} {ticket.slot}").lognormvariate(0, 0.3)
+                rollout.peak = load.memory * min(1.0, load.peak * spread)
+                self._changed(self.pools.ask(Claim(rollout, {"memory": load.memory}, load.name, load.priority)))
+            else:
+                self._open(rollout)
 
-    def _rollout(self, ticket: Ticket, load: Load) -> _Rollout:
-        length, peak = self.lengths[ticket.group][ticket.slot], 0.0
-        if load.memory and self.cluster.memory:
-            spread = random.Random(f"memory {self.seed} {ticket.group} {ticket.slot}").lognormvariate(0, 0.3)
-            peak = load.memory * min(1.0, load.peak * spread)
-        return _Rollout(
-            group=ticket.group, prompt=load.prompt, ticket=ticket, load=load, version=self.policy.version,
-            length=length, peak=peak,
-        )  # fmt: skip
+    def _draw(self, group: int, load: Load) -> None:
+        drawn = load.draw(random.Random(f"{self.seed} {group}"), self.size)
+        self.lengths[group] = [self._slow(load) * length for length in drawn]
+        if group not in self._seen:
+            self._seen.add(group)
+            self._all += sum(self.lengths[group])
 
     def _slow(self, load: Load) -> float:
         """Of lengths: those of slots are seconds, those of replicas tokens."""
         return 1.0 if self.fleet else load.slow
 
-    def _begin(self, rollout: _Rollout) -> None:
-        """From its first token, once it has a sandbox."""
-        if rollout.load.memory and self.cluster.memory:
-            self._claim(rollout, "memory", rollout.load.memory)
-        else:
-            self._open(rollout)
-
     def _open(self, rollout: _Rollout) -> None:
+        """From its first token; it has its sandbox."""
         load, rollout.opened = rollout.load, self.clock
         turn = [("decode", rollout.length / load.turns), ("tool", load.slow * load.tool)]
         rollout.stages = [s for s in load.turns * turn + [("verify", load.slow * load.verify)] if s[1]]
@@ -168,51 +172,45 @@ class Simulation:
         if stage == "decode" and self.fleet:
             rollout.left, rollout.last = amount, all(s != "decode" for s, _ in rollout.stages[1:])
             self.fleet.enter(rollout, self.clock)
-        elif stage in self.pools.sizes:
-            self._claim(rollout, stage, 1)
+        elif (workers := self.workers.get(stage)) and not workers.free:
+            self._count += 1
+            heapq.heappush(workers.waiting, (-rollout.load.priority, self._count, rollout, rollout.stamp))
         else:
-            self._work(rollout)
+            self._work(rollout, workers)
 
-    def _claim(self, rollout: _Rollout, pool: str, amount: float) -> None:
-        kind, priority = rollout.load.name, rollout.load.priority
-        self._changed(self.pools.ask(Claim((rollout, pool), {pool: amount}, kind, priority)))
-
-    def _changed(self, change: Change) -> None:
-        for rollout, _ in change.preempted:  # of memory: of nothing else more is found to be used than was claimed
-            self.outcome.evicted += 1
-            self._halt(rollout)
-        for rollout, pool in change.granted:
-            (self._open if pool == "memory" else self._work)(rollout)
-
-    def _work(self, rollout: _Rollout) -> None:
+    def _work(self, rollout: _Rollout, workers: _Workers | None) -> None:
         stage, seconds = rollout.stages[0]
+        if workers:
+            workers.free -= 1
         rollout.since = self.clock
         rollout.stamp += 1
         self._at(self.clock + seconds, partial(self._done, rollout, rollout.stamp))
-        if stage == "tool" and rollout.peak and self.cluster.memory:
-            self._changed(self.pools.uses((rollout, "memory"), {"memory": rollout.peak}))
+        if stage == "tool" and rollout.peak is not None:
+            self._changed(self.pools.uses(rollout, {"memory": rollout.peak}))
 
-    def _read(self, session: Session, seconds: float) -> None:
-        assert isinstance(session, _Rollout)
-        session.stages.insert(0, ("prefill", seconds))
-        self._enter(session)
+    def _changed(self, change: Change) -> None:
+        for rollout in change.preempted:
+            self.outcome.evicted += 1
+            self._halt(rollout)
+        for rollout in change.granted:
+            self._open(rollout)
+
+    def _read(self, rollout: Any, seconds: float) -> None:
+        rollout.stages.insert(0, ("prefill", seconds))
+        self._enter(rollout)
 
     def _done(self, rollout: _Rollout, stamp: int) -> None:
         if stamp != rollout.stamp:
             return  # it was cancelled, or began again
-        stage = rollout.stages[0][0]
         self._stopped(rollout)
-        self._changed(self.pools.release((rollout, stage)))
-        if stage == "prefill" and self.fleet:
+        if rollout.stages[0][0] == "prefill" and self.fleet:
             rollout.stages.pop(0)
             self.fleet.start(rollout, self.clock)
         else:
             self._turned(rollout)
 
-    def _turned(self, session: Session) -> None:
+    def _turned(self, rollout: Any) -> None:
         """The first of its stages is over."""
-        rollout = session
-        assert isinstance(rollout, _Rollout)
         if rollout.stages.pop(0)[0] == "decode":
             rollout.new = rollout.load.reads
         if rollout.stages:
@@ -222,28 +220,40 @@ class Simulation:
         self.running[ticket.group].discard(rollout)
         self.in_flight -= 1
         self._changes = True
-        self._memory += rollout.peak * (self.clock - rollout.opened)
-        self._changed(self.pools.release((rollout, "memory"), {"memory": rollout.peak}))
+        if rollout.peak is not None:
+            self._memory += rollout.peak * (self.clock - rollout.opened)
+            self._changed(self.pools.release(rollout, {"memory": rollout.peak}))
         if self.cluster.failure and self.rng.random() < self.cluster.failure:
-            self.outcome.failed += 1
-            self._lost += 1
-            if self._lost > max(_HOPELESS, 100 * self.outcome.in_flight):
-                raise ConfigError(
-                    f"{self._lost:,} rollouts failed and version {self.policy.version} had no step yet: give a "
-                    f"cluster.failure below {self.cluster.failure:g}, or more policy.attempts"
-                )
-            if self.policy.failed(ticket).startswith("quarantined"):
-                self._cancel(ticket.group)
+            self._failed(ticket)
             return
         self.done.setdefault(ticket.group, {})[ticket.slot] = (ticket.domain, rollout.version, rollout.length)
         self.policy.finished(ticket, rollout.version, rollout.length / self._slow(rollout.load))
 
+    def _failed(self, ticket: Ticket) -> None:
+        self.outcome.failed += 1
+        self._lost += 1
+        if self._lost > max(_HOPELESS, 100 * self.outcome.in_flight):
+            raise ConfigError(
+                f"{self._lost:,} rollouts failed and version {self.policy.version} had no step yet: give a "
+                f"cluster.failure below {self.cluster.failure:g}, or more policy.attempts"
+            )
+        if self.policy.failed(ticket).startswith("quarantined"):
+            self._cancel(ticket.group)
+
     def _stopped(self, rollout: _Rollout) -> None:
-        """It does not hold its stage's worker any more."""
+        """It waits no more for its stage's workers, or holds none of them."""
         rollout.stamp += 1
-        if rollout.since >= 0:
-            self.ledger.spend(rollout.stages[0][0], rollout.ticket.domain, self.clock - rollout.since)
-            rollout.since = -1.0
+        if rollout.since < 0:
+            return
+        stage = rollout.stages[0][0]
+        self.ledger.spend(stage, rollout.ticket.domain, self.clock - rollout.since)
+        rollout.since = -1.0
+        if workers := self.workers.get(stage):
+            workers.free += 1
+            while workers.waiting and workers.free:
+                _, _, first, stamp = heapq.heappop(workers.waiting)
+                if stamp == first.stamp:
+                    self._work(first, workers)
 
     def _halt(self, rollout: _Rollout) -> None:
         """Out of the stage that it is in, or waits for; nothing of it is left."""
@@ -251,8 +261,7 @@ class Simulation:
         if self.fleet:
             self.fleet.leave(rollout, self.clock)
         if rollout.stages:
-            self._memory += rollout.peak * (self.clock - rollout.opened)
-            self._changed(self.pools.release((rollout, rollout.stages[0][0])))
+            self._memory += (rollout.peak or 0.0) * (self.clock - rollout.opened)
             rollout.stages = []
 
     def _cancel(self, number: int) -> None:
@@ -260,7 +269,7 @@ class Simulation:
             self.in_flight -= 1
             self.outcome.cancelled += 1
             self._halt(rollout)
-            self._changed(self.pools.release((rollout, "memory")))
+            self._changed(self.pools.release(rollout))
         self.done.pop(number, None)
         self.lengths.pop(number, None)
 
@@ -284,9 +293,11 @@ class Simulation:
 
     def _summary(self) -> Outcome:
         found, cluster = self.outcome, self.cluster
+        self.workers.clear()  # nobody starts any more
         for rollout in (r for group in self.running.values() for r in group):
             self._stopped(rollout)
-        workers = cluster.pools | {"decode": cluster.replicas or cluster.decode or found.in_flight, "gradient": 1}
+        workers = cluster.workers | ({"memory": cluster.memory} if cluster.memory else {})
+        workers |= {"decode": cluster.replicas or cluster.decode or found.in_flight, "gradient": 1}
         found.seconds, found.pace = self.clock, (self.clock - self._half[1]) / (self.policy.version - self._half[0])
         if self.fleet:
             self.fleet.pause(self.clock, 0.0)

@@ -10,7 +10,7 @@ import contextlib
 import hashlib
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Generator
 from pathlib import Path
 
 import msgspec
@@ -31,7 +31,7 @@ class Latest(Struct, frozen=True):
 
 
 @contextlib.contextmanager
-def write(root: Path, name: str, keep: int) -> Iterator[Path]:
+def write(root: Path, name: str, keep: int) -> Generator[Path]:
     """Gives the folder to write into, which becomes `root/name` when the block ends well; `keep` of its kind stay.
 
     Raises BackendError when the disk is full; the unfinished checkpoint is then gone and the older ones are not.

@@ -6,7 +6,7 @@ import contextlib
 import errno
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Generator
 from pathlib import Path
 
 from temper.core.errors import BackendError, TemperError
@@ -18,7 +18,7 @@ _BROKEN = (errno.EIO, errno.EROFS, errno.EACCES, errno.EPERM)
 
 
 @contextlib.contextmanager
-def disk_errors(path: Path, needed: int = 0) -> Iterator[None]:
+def disk_errors(path: Path, needed: int = 0) -> Generator[None]:
     """Turn errors about writing `needed` bytes to `path` into BackendError; others pass unchanged.
 
     Libraries hide the system's number: safetensors tells it in Rust's words, numpy not at all, so that any error counts

@@ -141,6 +141,8 @@ def _frames(path: Path, offset: int) -> Iterator[tuple[bytes, int]]:
                 return
             payload = file.read(length)
             end = offset + _HEADER.size + length
+            if len(payload) < length:
+                return  # a writer may be about to write the rest
             if zlib.crc32(payload) != crc:
                 if end < os.fstat(file.fileno()).st_size:
                     raise CorruptError(_damaged(path, offset))

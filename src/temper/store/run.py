@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
@@ -170,7 +170,7 @@ def _release(path: Path, fd: int) -> None:
 
 
 @contextlib.contextmanager
-def _released_on_error(path: Path, fd: int) -> Iterator[None]:
+def _released_on_error(path: Path, fd: int) -> Generator[None]:
     try:
         yield
     except BaseException:

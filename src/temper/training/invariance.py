@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import torch
 from msgspec import Struct
+from msgspec.structs import replace
 
 from temper.core.trace import MicroBatch
 from temper.models.policy import Policy
@@ -37,7 +38,7 @@ class Difference(Struct, frozen=True):
 
 
 def differences(trainer: Trainer, rows: Sequence[Row]) -> Iterator[Difference]:
-    """Micro-batching, packing, trees whole and split over micro-batches."""
+    """Micro-batching, packing, trees whole and split over micro-batches, layers computed again in the backward."""
     whole = sum(len(row.ids) for row in rows)
     longest = max(len(row.ids) for row in rows)
     reference = _gradient(trainer, one_by_one(rows))
@@ -49,6 +50,8 @@ def differences(trainer: Trainer, rows: Sequence[Row]) -> Iterator[Difference]:
     }
     for what, batches in ways.items():
         yield _difference(what, trainer, batches, reference)
+    again = Trainer(trainer.policy, replace(trainer.config, gradient_checkpointing=True))
+    yield _difference("the same with gradient checkpointing", again, ways["a token tree over micro-batches"], reference)
 
 
 def over_ranks(trainer: Trainer, rows: Sequence[Row]) -> Iterator[Difference]:

@@ -76,9 +76,6 @@ class _LogProbs(torch.autograd.Function):
                     torch.mm(_spread(p, logp, entropies[at]), w, out=steep[at])
             if slope is not None:
                 torch.mm(_against(p, q, targets[at]), w, out=slope[at])
-        for gradient in (slope, steep):
-            if gradient is not None and temperature != 1:
-                gradient /= temperature
         ctx.slope, ctx.steep = slope, steep
         ctx.save_for_backward(hidden, head, targets, shares)
         ctx.temperature, ctx.entropy = temperature, entropy
@@ -89,42 +86,28 @@ class _LogProbs(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor, of_entropy: Tensor | None) -> tuple[Tensor | None, ...]:
         hidden, head, targets, shares = ctx.saved_tensors
+        of_entropy = of_entropy if ctx.entropy == 2 else None
         g_hidden = None
         if ctx.needs_input_grad[0]:
             assert ctx.slope is not None, "the backward of log-probs can run only once"
-            g_hidden, ctx.slope = ctx.slope.mul_(grad[:, None]), None
-            if ctx.steep is not None and of_entropy is not None:
-                g_hidden.addcmul_(ctx.steep, of_entropy[:, None])
+            g_hidden, ctx.slope = ctx.slope.mul_(grad[:, None] / ctx.temperature), None
+            if of_entropy is not None:
+                g_hidden.addcmul_(ctx.steep, of_entropy[:, None] / ctx.temperature)
             g_hidden = g_hidden.to(hidden.dtype)
-        g_head = None
-        if ctx.needs_input_grad[1]:
-            of_entropy = of_entropy if ctx.entropy == 2 else None
-            g_head = _head_gradient(grad, of_entropy, hidden, head, targets, shares, ctx.temperature)
-        return g_hidden, g_head, None, None, None, None
-
-
-def _head_gradient(
-    grad: Tensor,
-    of_entropy: Tensor | None,
-    hidden: Tensor,
-    head: Tensor,
-    targets: Tensor,
-    shares: Tensor | None,
-    temperature: float,
-) -> Tensor:
-    """Sum of grad * (q - |q| p) h / temperature over the tokens (V, D), and the same of the entropy."""
-    w = _wide(head)
-    total = torch.zeros_like(w)
-    for at in _chunks(len(hidden), len(w)):
-        h = _wide(hidden[at]) / temperature
-        logits = h @ w.T
-        p = torch.softmax(logits, dim=-1)
-        if of_entropy is not None:
-            logp = torch.log_softmax(logits, dim=-1)
-            spread = _spread(p, logp, -torch.linalg.vecdot(p, logp))
-            total.addmm_(spread.T, h * of_entropy[at, None])
-        total.addmm_(_against(p, _shares(shares, targets, at, w), targets[at]).T, h * grad[at, None])
-    return total.to(head.dtype)
+        if not ctx.needs_input_grad[1]:
+            return g_hidden, None, None, None, None, None
+        w = _wide(head)
+        g_head = torch.zeros_like(w)
+        for at in _chunks(len(hidden), len(w)):
+            h = _wide(hidden[at]) / ctx.temperature
+            logits = h @ w.T
+            p = torch.softmax(logits, dim=-1)
+            if of_entropy is not None:
+                logp = torch.log_softmax(logits, dim=-1)
+                spread = _spread(p, logp, -torch.linalg.vecdot(p, logp))
+                g_head.addmm_(spread.T, h * of_entropy[at, None])
+            g_head.addmm_(_against(p, _shares(shares, targets, at, w), targets[at]).T, h * grad[at, None])
+        return g_hidden, g_head.to(head.dtype), None, None, None, None
 
 
 def _shares(shares: Tensor | None, targets: Tensor, at: slice, like: Tensor) -> Tensor:

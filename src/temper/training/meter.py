@@ -11,21 +11,20 @@ from torch import Tensor
 from temper.store import codec
 from temper.training.losses import LARGEST
 
-_FRAME = tuple[dict[str, float], dict[str, float], dict[str, float], dict[str, float]]
+_FRAME = tuple[dict[str, float], dict[str, float], dict[str, float]]
 
 
 class Meter:
-    """Of one rank, until `joined`."""
+    """Of one rank, until `joined`. Of a name with a count the mean is given, of others the sum."""
 
     def __init__(self) -> None:
         self.sums: defaultdict[str, float] = defaultdict(float)
         self.counts: defaultdict[str, float] = defaultdict(float)
-        self.totals: defaultdict[str, float] = defaultdict(float)
         self.largest: dict[str, float] = {}
 
     def observe(self, found: Tensor, entropy: Tensor, streams: Mapping[str, Tensor], version: int) -> None:
         """What is true of any loss: size, entropy, and where tokens were sampled, distance to the behaviour policy."""
-        self.totals["trained_tokens"] += len(found)
+        self.sums["trained_tokens"] += len(found)
         self._mean("entropy", entropy)
         if "version" not in streams or "behaviour" not in streams:
             return
@@ -43,21 +42,21 @@ class Meter:
         self._largest("logprob_gap_max", gap)
 
     def component(self, name: str, loss: float, diagnostics: Mapping[str, Tensor], trained: Tensor) -> None:
-        self.totals[f"loss_{name}"] += loss
-        self.totals["loss"] += loss
+        self.sums[f"loss_{name}"] += loss
+        self.sums["loss"] += loss
         for key, values in diagnostics.items():
             self._mean(key, values[trained])
 
     def frame(self) -> bytes:
-        return codec.encode((self.sums, self.counts, self.totals, self.largest))
+        return codec.encode((self.sums, self.counts, self.largest))
 
     @staticmethod
     def joined(frames: Iterable[bytes]) -> Meter:
         """One meter of several ranks' `frame()`s."""
         whole = Meter()
         for frame in frames:
-            sums, counts, totals, largest = codec.decode(frame, _FRAME)
-            for mine, theirs in ((whole.sums, sums), (whole.counts, counts), (whole.totals, totals)):
+            sums, counts, largest = codec.decode(frame, _FRAME)
+            for mine, theirs in ((whole.sums, sums), (whole.counts, counts)):
                 for name, value in theirs.items():
                     mine[name] += value
             for name, value in largest.items():
@@ -65,8 +64,8 @@ class Meter:
         return whole
 
     def metrics(self) -> dict[str, float]:
-        means = {k: self.sums[k] / n for k, n in self.counts.items() if n}
-        return {"loss": 0.0, "trained_tokens": 0.0} | self.totals | means | self.largest
+        found = {k: value / (self.counts.get(k) or 1.0) for k, value in self.sums.items() if self.counts.get(k) != 0}
+        return {"loss": 0.0, "trained_tokens": 0.0} | found | self.largest
 
     def _mean(self, name: str, values: Tensor) -> None:
         self.sums[name] += float(values.sum())

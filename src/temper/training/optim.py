@@ -1,8 +1,8 @@
-"""The optimiser: AdamW, clipping by global norm, warm-up and schedule. A step that is not finite, or a
-spike, is skipped and said.
+"""The optimiser: AdamW, clipping by global norm, warm-up and schedule. What is not finite, or a spike, is skipped.
 
-Moments are plain tensors by parameter name, so that a checkpoint holds no pickle. Where parameters are spread over
-ranks these are a rank's rows, and `norm` is over all of them; sharding does not live here.
+Moments are plain tensors by parameter name, so that a checkpoint holds no pickle. A parameter in half precision is the
+rounding of an fp32 one that is kept here, since most updates are smaller than what it can show. Where parameters are
+spread over ranks all of these are a rank's rows, and `norm` is over all of them; sharding does not live here.
 """
 
 from __future__ import annotations
@@ -10,42 +10,15 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Callable, Mapping
-from typing import Annotated, Literal
 
 import torch
-from msgspec import Meta, Struct
 from torch import Tensor
 from torch.nn import Parameter
 
-from temper.core.config import Amount, Count, Positive
 from temper.core.errors import CorruptError
+from temper.training.config import Config
 
 RECENT = 16  # norms that a spike is measured by, from half as many on
-
-
-Fraction = Annotated[float, Meta(ge=0, lt=1)]
-
-
-class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`steps` is the length of the linear and cosine schedules; `clip` the largest global gradient norm.
-
-    Weight decay acts on matrices only. `spike`: a gradient norm above so many times the median of the last ones is
-    refused; 0 refuses none.
-    """
-
-    lr: Annotated[float, Meta(gt=0, le=1)] = 1e-4
-    weight_decay: Amount = 0.0
-    betas: tuple[Fraction, Fraction] = (0.9, 0.999)
-    eps: Amount = 1e-8
-    clip: Positive = 1.0
-    warmup: Count = 0
-    schedule: Literal["constant", "linear", "cosine"] = "constant"
-    steps: Count = 0
-    spike: Amount = 0.0
-
-    def __post_init__(self) -> None:
-        if self.schedule != "constant" and self.steps <= self.warmup:
-            raise ValueError(f"schedule {self.schedule!r} needs steps above warmup, got {self.steps}")
 
 
 def learning_rate(config: Config, step: int) -> float:
@@ -85,6 +58,7 @@ class Optimizer:
         wide = {k: torch.promote_types(p.dtype, torch.float32) for k, p in self.parameters.items()}
         self.first = {k: torch.zeros_like(p, dtype=wide[k]) for k, p in self.parameters.items()}
         self.second = {k: torch.zeros_like(p, dtype=wide[k]) for k, p in self.parameters.items()}
+        self.master = {k: p.detach().to(wide[k]) for k, p in self.parameters.items() if p.dtype != wide[k]}
 
     @torch.no_grad()
     def step(self) -> dict[str, float]:
@@ -106,7 +80,7 @@ class Optimizer:
         return bool(self.config.spike) and known and norm > self.config.spike * statistics.median(self.norms)
 
     def state(self) -> dict[str, Tensor]:
-        moments = (("first", self.first), ("second", self.second))
+        moments = (("first", self.first), ("second", self.second), ("master", self.master))
         return {f"{moment}.{k}": t for moment, tensors in moments for k, t in tensors.items()}
 
     def load_state(self, state: Mapping[str, Tensor], steps: int, updates: int) -> None:
@@ -124,10 +98,19 @@ class Optimizer:
         b1, b2 = self.config.betas
         c1, c2 = 1 - b1**self.updates, math.sqrt(1 - b2**self.updates)
         for k, grad in grads.items():
-            p, m, v = self.parameters[k], self.first[k], self.second[k]
+            p, m, v = self._master(k), self.first[k], self.second[k]
             g = grad.to(m.dtype) * scale
             m.lerp_(g, 1 - b1)
             v.mul_(b2).addcmul_(g, g, value=1 - b2)
             if self.config.weight_decay and p.ndim > 1:
                 p.mul_(1 - lr * self.config.weight_decay)
-            p.sub_((lr / c1 * m / (v.sqrt() / c2 + self.config.eps)).to(p.dtype))
+            p.sub_(lr / c1 * m / (v.sqrt() / c2 + self.config.eps))
+            if k in self.master:
+                self.parameters[k].copy_(p)
+
+    def _master(self, name: str) -> Tensor:
+        """What is updated: the parameter, or its fp32 copy, made anew where somebody else wrote the parameter."""
+        p, master = self.parameters[name], self.master.get(name)
+        if master is None:
+            return p
+        return master if torch.equal(master.to(p.dtype), p) else master.copy_(p)

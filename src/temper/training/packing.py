@@ -36,6 +36,7 @@ from msgspec.structs import replace
 from temper.core.errors import ConfigError
 from temper.core.trace import MicroBatch
 
+QUADRATIC = 1.5e-4  # cost of a pair of tokens over a token's: about 1 / (12 d) in a decoder of width d, here 576
 _WORTH = 8  # shared tokens below which a segment of their own costs more than it saves
 
 
@@ -75,15 +76,13 @@ class Node(Struct, frozen=True, eq=False):
 def pack(
     rows: Sequence[Row],
     cap: int,
-    linear: float = 1.0,
-    quadratic: float = 1.5e-4,
+    quadratic: float = QUADRATIC,
     share: bool = True,
     together: bool = False,
     ranks: int = 1,
 ) -> list[MicroBatch]:
-    """Micro-batches of at most `cap` tokens, as few as first fit finds, balanced by linear * n + quadratic * n^2.
+    """Micro-batches of at most `cap` tokens, as few as first fit finds, balanced by n + quadratic * n^2.
 
-    A decoder of width d spends about 1 / (12 d) as much on a pair of tokens as on a token; the default is d = 576's.
     Rows that train nothing have no place here. `together`: a family is in one micro-batch, whole, as losses over pairs
     need it. `ranks`: so many get equally many of them. Raises ConfigError for a row (or such a family) above the cap.
     """
@@ -98,7 +97,7 @@ def pack(
         families.setdefault(row.family if share and row.family else f"\0{i}", []).append(row)
     forests = [_forest(family, 0) for family in families.values()]
     if not together:
-        return _batches([[tree] for forest in forests for tree in forest], cap, linear, quadratic, ranks)
+        return _batches([[tree] for forest in forests for tree in forest], cap, quadratic, ranks)
     for forest in forests:
         if (tokens := sum(tree.tokens for tree in forest)) > cap:
             names = ", ".join(row.name for tree in forest for row in tree.rows)
@@ -106,7 +105,7 @@ def pack(
                 f"{names} belong together and have {tokens} tokens, above the cap of {cap} tokens a micro-batch: raise "
                 "the trainer's micro_tokens, or lower the limits of their tasks"
             )
-    return _batches(forests, cap, linear, quadratic, ranks)
+    return _batches(forests, cap, quadratic, ranks)
 
 
 def spread(costs: Sequence[float], sizes: Sequence[int], cap: int, ranks: int = 1) -> list[list[int]]:
@@ -119,12 +118,10 @@ def spread(costs: Sequence[float], sizes: Sequence[int], cap: int, ranks: int = 
     count = -(-sum(sizes) // (cap * ranks)) * ranks
     while (bins := _fill(order, costs, sizes, cap, count)) is None:
         count += ranks
-    return bins
+    return [sorted(b) for b in bins if b]
 
 
-def deal(
-    batches: Sequence[MicroBatch], ranks: int, linear: float = 1.0, quadratic: float = 1.5e-4
-) -> list[list[MicroBatch]]:
+def deal(batches: Sequence[MicroBatch], ranks: int, quadratic: float = QUADRATIC) -> list[list[MicroBatch]]:
     """By rank: micro-batches of about equal cost in all, equally many, and alike in what continues them.
 
     A tree above a rank's share is cut between its branches, and its beginning computed by several ranks. Where a rank
@@ -135,7 +132,7 @@ def deal(
     def cost(batch: MicroBatch) -> float:
         ends = batch.positions[np.cumsum(batch.lengths) - 1] + 1
         pairs = ends**2 - (ends - batch.lengths) ** 2
-        return linear * len(batch.ids) + quadratic * float(pairs.sum()) + sum(map(cost, batch.below))
+        return len(batch.ids) + quadratic * float(pairs.sum()) + sum(map(cost, batch.below))
 
     share = sum(map(cost, batches)) / ranks
     parts: list[tuple[float, MicroBatch]] = []
@@ -152,9 +149,7 @@ def _cut(row: Row) -> Row:
     assert at.size, f"row {row.name} trains nothing"
     assert at[0] > 0, f"row {row.name} trains its first token"
     end = int(at[-1]) + 1
-    return Row(
-        name=row.name, ids=row.ids[:end], streams={k: v[:end] for k, v in row.streams.items()}, family=row.family
-    )
+    return replace(row, ids=row.ids[:end], streams={k: v[:end] for k, v in row.streams.items()})
 
 
 def _forest(rows: Sequence[Row], start: int) -> list[Node]:
@@ -180,20 +175,18 @@ def _common(rows: Sequence[Row]) -> int:
     return limit if same.all() else int(same.argmin())
 
 
-def _batches(
-    forests: Sequence[Sequence[Node]], cap: int, linear: float, quadratic: float, ranks: int
-) -> list[MicroBatch]:
+def _batches(forests: Sequence[Sequence[Node]], cap: int, quadratic: float, ranks: int) -> list[MicroBatch]:
     """Forests that fit, spread; each tree that does not, on its own, with batches below it."""
     sizes = [sum(tree.tokens for tree in forest) for forest in forests]
     fitting = [i for i, size in enumerate(sizes) if size <= cap]
-    costs = [linear * sizes[i] + quadratic * sum(tree.pairs for tree in forests[i]) for i in fitting]
+    costs = [sizes[i] + quadratic * sum(tree.pairs for tree in forests[i]) for i in fitting]
     bins = spread(costs, [sizes[i] for i in fitting], cap, ranks) if fitting else []
     batches = [_flatten([tree for i in part for tree in forests[fitting[i]]]) for part in bins]
     for size, forest in zip(sizes, forests, strict=True):
         if size > cap:
             (tree,) = forest
             children = [[child] for child in tree.children]
-            below = _batches(children, cap - (tree.end - tree.start), linear, quadratic, ranks)
+            below = _batches(children, cap - (tree.end - tree.start), quadratic, ranks)
             batches.append(_flatten([Node(tree.start, tree.end, tree.rows)], tuple(below)))
     return batches
 
@@ -211,19 +204,16 @@ def _fill(
         bins[best].append(i)
         load[best] += costs[i]
         room[best] -= sizes[i]
-    return [sorted(b) for b in bins if b]
+    return bins
 
 
 def _hands(items: Sequence[tuple[float, MicroBatch]], count: int) -> list[list[MicroBatch]]:
     """Items by cost to `count` hands: the largest first, each to the hand that costs least, as many to each."""
-    hands: list[list[MicroBatch]] = [[] for _ in range(count)]
-    load = [0.0] * count
-    for cost, item in sorted(items, key=lambda pair: -pair[0]):
-        open_hands = [h for h in range(count) if len(hands[h]) < -(-len(items) // count)]
-        best = min(open_hands, key=lambda h: (load[h], h))
-        hands[best].append(item)
-        load[best] += cost
-    return hands
+    costs = [cost for cost, _ in items]
+    order = sorted(range(len(items)), key=lambda i: -costs[i])
+    hands = _fill(order, costs, [1] * len(items), -(-len(items) // count), count)
+    assert hands is not None
+    return [[items[i][1] for i in hand] for hand in hands]
 
 
 def _alike(hands: Sequence[Sequence[MicroBatch]]) -> list[list[MicroBatch]]:

@@ -23,7 +23,8 @@ from temper.training.logprobs import logprobs
 from temper.training.packing import Row, pack
 
 Weights = Mapping[str, Tensor]
-_Above = tuple[dict[int, tuple[Tensor, Tensor]], Tensor]  # keys and values by layer, the last hidden state (1, D)
+Kept = dict[int, tuple[Tensor, Tensor]]  # keys and values by layer
+Above = tuple[Kept, Tensor]  # of a segment, with its last hidden state (1, D)
 
 
 class Scored(Struct, frozen=True, eq=False):
@@ -81,18 +82,25 @@ def _labelled(row: Row, index: int) -> Row:
 
 
 def predicted(
-    policy: Policy, batches: Sequence[MicroBatch], above: Sequence[_Above] = ()
+    policy: Policy, batches: Sequence[MicroBatch], above: Sequence[Above] = ()
 ) -> Iterator[tuple[MicroBatch, Tensor]]:
     """Each micro-batch, those below included, with the hidden states that its predictions are made from (K, D)."""
-    device = policy.base.device
     for batch in batches:
-        layout = Packed(batch.lengths, batch.parents, [kept for kept, _ in above], keep=bool(batch.below))
-        ids, positions = (torch.from_numpy(x).to(device) for x in (batch.ids, batch.positions))
-        hidden = policy.hidden(ids, positions, layout)
-        if len(batch.at):
-            before = [above[-1][1]] if above else []  # its index is -1 + 1
-            at = torch.from_numpy(batch.at + len(before)).to(device)
-            yield batch, torch.cat([*before, hidden]).index_select(0, at)
+        wanted, hidden, kept = forward(policy, batch, above)
+        if len(wanted):
+            yield batch, wanted
         if batch.below:
-            assert layout.kept is not None
-            yield from predicted(policy, batch.below, [*above, (layout.kept, hidden[-1:])])
+            yield from predicted(policy, batch.below, [*above, (kept, hidden[-1:])])
+
+
+def forward(
+    policy: Policy, batch: MicroBatch, above: Sequence[Above], recompute: bool = False
+) -> tuple[Tensor, Tensor, Kept]:
+    """The states that a micro-batch's own predictions are made from (K, D), all (T, D), and what those below it see."""
+    layout = Packed(batch.lengths, batch.parents, [kept for kept, _ in above], keep=bool(batch.below))
+    ids, positions = (torch.from_numpy(x).to(policy.base.device) for x in (batch.ids, batch.positions))
+    hidden = policy.hidden(ids, positions, layout, recompute)
+    before = [above[-1][1]] if above else []  # its index is -1 + 1
+    at = torch.from_numpy(batch.at + len(before)).to(hidden.device)
+    # index_select's backward is deterministic, that of hidden[...] is not
+    return torch.cat([*before, hidden]).index_select(0, at), hidden, layout.kept or {}

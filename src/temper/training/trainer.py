@@ -26,16 +26,15 @@ from temper.core import registry
 from temper.core.errors import ConfigError, CorruptError, MissingError, nearest
 from temper.core.trace import MicroBatch
 from temper.models import lora
-from temper.models.attention import Packed
 from temper.models.policy import Policy
 from temper.models.scalar import ScalarHead
-from temper.training import optim
+from temper.training.config import Config
 from temper.training.logprobs import logprobs, soft_logprobs
 from temper.training.losses import whole
 from temper.training.meter import Meter
 from temper.training.optim import Optimizer
-from temper.training.parallel import team
-from temper.training.scoring import predicted
+from temper.training.parallel.team import Team
+from temper.training.scoring import Kept, forward, predicted
 
 LOSSES: dict[str, dict[str, Any]] = {
     "pg": {"kind": "ppo_clip"},
@@ -47,21 +46,6 @@ LOSSES: dict[str, dict[str, Any]] = {
     "preference": {"kind": "dpo"},
     "distill": {"kind": "distill"},
 }
-
-
-class Config(optim.Config, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`micro_tokens`: cap of a micro-batch. `temperature`: what was sampled at. `losses`: tables by component.
-
-    A token of a 135 M model in fp32 holds about 1.8 MB until its backward, and larger micro-batches are not faster.
-
-    `losses` adds to or replaces entries of `LOSSES`, e.g. `losses.pg = {kind = "cispo", high = 0.3}`.
-    `scalar`: train a scalar head beside the policy, which losses see as the stream `scalar`.
-    """
-
-    micro_tokens: int = 2048
-    temperature: float = 1.0
-    scalar: bool = False
-    losses: dict[str, dict[str, Any]] = msgspec.field(default_factory=dict)
 
 
 class Counters(Struct, frozen=True, kw_only=True):
@@ -84,7 +68,7 @@ class Trainer:
         self.config = config
         self.version = 0
         self.scalar = ScalarHead(policy) if config.scalar else None
-        self.team = team.of(policy, config)
+        self.team = Team(policy, config)
         parameters = {**self.team.parameters(policy), **(self.scalar.parameters if self.scalar else {})}
         self.optimizer = Optimizer(parameters, config, self.team.norm)
         self.losses = {
@@ -188,22 +172,17 @@ class Trainer:
 
     def _backward(self, batch: MicroBatch, above: tuple[_Above, ...], meter: Meter, last: bool = False) -> None:
         """Gradients of this micro-batch and those below it, which leave in `above` what they owe to it."""
-        put = self._put
-        layout = Packed(batch.lengths, batch.parents, [a.kept for a in above], keep=bool(batch.below))
-        hidden = self.policy.hidden(put(batch.ids), put(batch.positions), layout)
+        seen = [(a.kept, a.last) for a in above]
+        wanted, hidden, kept = forward(self.policy, batch, seen, self.config.gradient_checkpointing)
         ends: list[Tensor] = []
         if len(batch.at):
-            before = [above[-1].last] if above else []  # its index is -1 + 1
-            at = self._put(batch.at + len(before))
-            # index_select's backward is deterministic, that of hidden[...] is not
-            ends = [self._loss(batch, torch.cat([*before, hidden]).index_select(0, at), meter)]
+            ends = [self._loss(batch, wanted, meter)]
         elif not batch.below:  # it is there to make the calls that other ranks make (`packing.deal`)
             ends = [hidden.sum() * 0]
         if not batch.below:
             torch.autograd.backward(ends + (self.team.last() if last else []))
             return
-        assert layout.kept is not None
-        me = _Above(layout.kept, hidden)
+        me = _Above(kept, hidden)
         for under in batch.below:
             self._backward(under, (*above, me), meter)
         me.backward(ends + (self.team.last() if last else []))
@@ -265,7 +244,7 @@ class _Above:
     They are leaves of the graphs below, which add up their gradients here; `backward` takes them on, once.
     """
 
-    def __init__(self, kept: Mapping[int, tuple[Tensor, Tensor]], hidden: Tensor) -> None:
+    def __init__(self, kept: Kept, hidden: Tensor) -> None:
         self._outputs = [x for pair in kept.values() for x in pair] + [hidden[-1:]]
         self._leaves = [x.detach().requires_grad_() for x in self._outputs]
         self.kept = {layer: (self._leaves[2 * i], self._leaves[2 * i + 1]) for i, layer in enumerate(kept)}

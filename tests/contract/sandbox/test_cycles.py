@@ -5,47 +5,22 @@ The onlooker is this process, made the reaper of orphans: whatever a dead owner'
 
 from __future__ import annotations
 
-import contextlib
-import ctypes
 import os
 import random
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 OWNER = Path(__file__).with_name("cycles.py")
-PR_SET_CHILD_SUBREAPER = 36
+Descendants = Callable[[], list[int]]
 
 
-@pytest.fixture
-def reaper() -> Iterator[None]:
-    libc = ctypes.CDLL(None)
-    libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-    yield
-    libc.prctl(PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
-
-
-def descendants() -> list[int]:
-    """Live processes below this one, zombies reaped first."""
-    with contextlib.suppress(ChildProcessError):
-        while os.waitpid(-1, os.WNOHANG)[0]:
-            pass
-    found, todo = [], [os.getpid()]
-    while todo:
-        with contextlib.suppress(OSError):  # it has just ended
-            for task in Path(f"/proc/{todo.pop()}/task").iterdir():
-                children = [int(pid) for pid in (task / "children").read_text().split()]
-                found += children
-                todo += children
-    return found
-
-
-def census(temporary: Path, launchers: list[str]) -> dict[str, object]:
+def census(descendants: Descendants, temporary: Path, launchers: list[str]) -> dict[str, object]:
     groups = {f"temper.{pid}" for pid in launchers}
     return {
         "processes": descendants(),
@@ -57,18 +32,20 @@ def census(temporary: Path, launchers: list[str]) -> dict[str, object]:
     }
 
 
-def settled(wanted: dict[str, object], temporary: Path, launchers: list[str], seconds: float = 20.0) -> None:
+def settled(
+    wanted: dict[str, object], descendants: Descendants, temporary: Path, launchers: list[str], seconds: float = 20.0
+) -> None:
     end = time.monotonic() + seconds
-    while (found := census(temporary, launchers)) != wanted:
+    while (found := census(descendants, temporary, launchers)) != wanted:
         assert time.monotonic() < end, {key: value for key, value in found.items() if value != wanted[key]}
         time.sleep(0.05)
 
 
-def play(cycles: int, kills: int, temporary: Path) -> int:
+def play(cycles: int, kills: int, descendants: Descendants, temporary: Path) -> int:
     """Cycles done. Owners are killed `kills` times, at random moments, and replaced; the last one ends by itself."""
     launchers: list[str] = []
     chance = random.Random(1)
-    before = census(temporary, launchers)
+    before = census(descendants, temporary, launchers)
     total = 0
     while total < cycles or kills:
         allowed = chance.randrange(1, max(2, cycles // (kills + 1))) if kills else 0  # cycles until the axe falls
@@ -93,15 +70,15 @@ def play(cycles: int, kills: int, temporary: Path) -> int:
             assert (status, last.split()) == (0, ["left", "0", "0", "0"]), last
             done = wanted
         total += done
-        settled(before, temporary, launchers)
+        settled(before, descendants, temporary, launchers)
     return total
 
 
-def test_hundreds_of_cycles_leave_nothing(reaper: None, tmp_path: Path) -> None:
-    assert play(240, 2, tmp_path) >= 240
+def test_hundreds_of_cycles_leave_nothing(descendants: Descendants, tmp_path: Path) -> None:
+    assert play(240, 2, descendants, tmp_path) >= 240
 
 
 @pytest.mark.nightly
 @pytest.mark.timeout(3600)
-def test_ten_thousand_cycles_leave_nothing(reaper: None, tmp_path: Path) -> None:
-    assert play(10_000, 10, tmp_path) >= 10_000
+def test_ten_thousand_cycles_leave_nothing(descendants: Descendants, tmp_path: Path) -> None:
+    assert play(10_000, 10, descendants, tmp_path) >= 10_000

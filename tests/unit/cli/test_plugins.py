@@ -72,13 +72,40 @@ def test_a_new_domain_has_tasks_and_can_be_audited(temper_):
     assert "known answers" not in again.output, "a current card is not measured again"
 
 
-@pytest.mark.parametrize("name", ["plain", "not-a.name", "a..b"])
+@pytest.mark.parametrize("name", ["plain", "not-a.name", "a..b", "made_of.class"])
 def test_a_name_that_cannot_be_imported_is_refused(temper_, name):
     result = temper_("new", "domain", name)
     assert "expected a dotted path" in str(result.exception)
 
 
+def test_a_name_that_another_module_would_hide_is_refused(temper_):
+    assert "would hide" in str(temper_("new", "domain", "json.words").exception)
+    assert not Path("json").exists()
+
+
+def test_a_plugin_that_cannot_be_written_is_told(temper_, monkeypatch):
+    monkeypatch.chdir("/proc")
+    assert "cannot be created" in str(temper_("new", "domain", "made_nowhere.words").exception)
+
+
 def test_an_audit_whose_figures_have_nowhere_to_go_does_not_begin(temper_):
     result = temper_("audit", "arithmetic", "--json", "nowhere/card.json")
-    assert "no folder" in str(result.exception)
+    assert "cannot be created" in str(result.exception)
     assert "known answers" not in result.output
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["audit", "arithmetic", "nosuch"], "no plugin of domains is called 'nosuch'"),
+        (["audit", "arithmetic", "--mine", "run"], "one of them"),
+        (["check", "sandbox", "local", "--only", "clim/"], "did you mean 'climb/'"),
+        (["bench", "sandbox", "start=4"], "unknown setting 'start'; did you mean 'starts'"),
+        (["bench", "sandbox", "starts=many"], "starts: expected int, got 'many'"),
+        (["bench", "sandbox", "--json", "nowhere/s.json"], "cannot be created"),
+    ],
+)
+def test_what_cannot_be_measured_is_said_before_anything_is(temper_, words, said):
+    result = temper_(*words)
+    assert said in str(result.exception)
+    assert not result.output

@@ -71,6 +71,11 @@ def test_why_names_near_rollouts(run):
         invoke("why", str(run), "rl-1-0-9")
 
 
+def test_why_writes_no_page_of_one_rollout(run):
+    with pytest.raises(ConfigError, match="of the whole run"):
+        invoke("why", str(run), "rl-1-0-0", "--page")
+
+
 def test_simulate_draws_from_recorded_lengths(run):
     shown = invoke("simulate", str(run), *SMALL)
     assert "24 rollouts in 3 steps" in shown
@@ -81,9 +86,10 @@ def test_simulate_compares_with_the_published_policies():
     assert all(name in shown for name in ("temper", "fifo", "cancel", "tail batching", "partial", "window"))
 
 
-def test_simulate_refuses_an_unknown_setting():
-    with pytest.raises(ConfigError, match="decode"):
-        invoke("simulate", "cluster.decoed=3")
+@pytest.mark.parametrize(("setting", "said"), [("cluster.decoed=3", "decode"), ("policy=3", "policy: Expected")])
+def test_simulate_refuses_an_unknown_setting_and_one_of_another_type(setting, said):
+    with pytest.raises(ConfigError, match=said):
+        invoke("simulate", setting)
 
 
 def test_simulate_tells_of_replicas_and_memory():

@@ -32,14 +32,13 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True):
 def test_an_override_that_fits_nowhere_is_named_where_it_goes_wrong(override, words):
     tree = {"name": "x", "stages": [{"share": 1.0}, {}]}
     with pytest.raises(ConfigError, match=words):
-        config.apply(tree, override)
+        config.apply(tree, [override])
     assert tree == {"name": "x", "stages": [{"share": 1.0}, {}]}
 
 
 def test_overrides_reach_entries_of_lists_and_tables_that_are_not_there_yet():
     tree = {"stages": [{}, {}]}
-    for override in ("stages.1.share=2", "engine.slots=4", "stages.0={ share = 3 }"):
-        config.apply(tree, override)
+    assert config.apply(tree, ("stages.1.share=2", "engine.slots=4", "stages.0={ share = 3 }")) is tree
     assert tree == {"stages": [{"share": 3}, {"share": 2}], "engine": {"slots": 4}}
 
 

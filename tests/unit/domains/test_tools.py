@@ -1,7 +1,11 @@
+import asyncio
 import itertools
+import random
+import time
 
 import pytest
 
+from temper.core.protocols import Resources
 from temper.core.task import Message, ToolCall
 from temper.domains import tools
 
@@ -50,6 +54,19 @@ def test_deeds_of_level_three_keep_their_order(say):
         turns = [calls((c["name"], c["arguments"])) for c in task.reference["calls"]]
         assert say(DOMAIN, task, [*turns, DONE])[1].score == 1
         assert say(DOMAIN, task, [*turns[::-1], DONE])[1].score == 0
+
+
+def test_a_world_that_was_filled_up_can_still_be_saved():
+    """Else a policy could turn its own doing into a fault."""
+
+    async def go():
+        world = DOMAIN.environment(one("Stock", "Take all"), Resources(None, time.monotonic, random.Random(0)))
+        await world.start()
+        added = await world.step(calls(*[("add", {"item": "pens", "n": 2**63 - 1})] * 3))
+        await world.fork(2)
+        return [message.content for message in added.messages]
+
+    assert asyncio.run(go()) == ["error: at most 1000000000 pens"] * 3
 
 
 def test_wrong_calls_change_nothing_and_say_why(say):

@@ -1,12 +1,14 @@
 """The torch engine with a real (tiny) model, against transformers' own generation and the trainer's forward pass."""
 
 import asyncio
+import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 import torch
 
+from temper.core import registry
 from temper.core.blame import FaultError
 from temper.core.errors import ConfigError, CorruptError
 from temper.core.protocols import SamplingParams
@@ -245,6 +247,38 @@ def test_memory_is_bounded_and_given_back(base):
     assert last.row_bytes <= 1 << 20
 
 
+def test_many_short_requests_fit_where_room_is_small(base):
+    """Each is charged for its five tokens, and lies in a row of 64."""
+
+    async def go():
+        engine = create(Config(slots=64, row_mib=1), base=base)
+        found = await asyncio.gather(*(collect(engine, p, max_tokens=4) for p in prompts(base, *[1] * 64)))
+        await engine.close()
+        return [len(ids) for ids, *_ in found]
+
+    assert asyncio.run(go()) == [4] * 64
+
+
+@pytest.mark.parametrize("wrong", [{"slots": 0}, {"prefill_tokens": 0}, {"row_mib": -1}, {"prefix_mib": -1}])
+def test_an_engine_that_could_never_run_is_refused(wrong):
+    with pytest.raises(ConfigError, match=next(iter(wrong))):
+        registry.configure("engines", {"kind": "torch", **wrong})
+
+
+@pytest.mark.parametrize("temperature", [-1.0, 1e-39, float("nan")])
+def test_a_temperature_that_nothing_can_be_sampled_at_ends_its_own_request_alone(base, temperature):
+    async def go():
+        engine = create(Config(), base=base)
+        other = asyncio.create_task(collect(engine, prompts(base, 10)[0], max_tokens=20))
+        with pytest.raises(ConfigError, match="temperature"):
+            await collect(engine, prompts(base, 5)[0], max_tokens=4, temperature=temperature)
+        found = await other
+        await engine.close()
+        return found
+
+    assert len(asyncio.run(go())[0]) == 20
+
+
 def test_stops_by_id_by_text_and_at_the_models_window(base):
     prompt = prompts(base, 20)[0]
 
@@ -288,6 +322,28 @@ def test_abort_by_name_by_leaving_and_by_close(base):
     assert len(third[0]) == 0
     assert len(left[0]) == 3
     assert stats.running == stats.waiting == 0
+
+
+def test_a_close_that_is_cancelled_says_so(base):
+    """Whoever gave it a limit must hear of it."""
+
+    async def go():
+        gate = threading.Event()
+        with ThreadPoolExecutor(1) as executor:
+            engine = create(Config(), base=base, executor=executor)
+            executor.submit(gate.wait)  # what the next step waits for
+            job = asyncio.create_task(collect(engine, prompts(base, 10)[0], max_tokens=50))
+            await asyncio.sleep(0.01)
+            try:
+                with pytest.raises(TimeoutError):
+                    async with asyncio.timeout(0.05):
+                        await engine.close()
+            finally:
+                gate.set()
+            await engine.close()
+            return await job
+
+    assert asyncio.run(go())[3] == "aborted"
 
 
 def test_a_failure_in_a_step_reaches_every_waiter(base):
@@ -344,6 +400,16 @@ def test_scores_are_the_trainers(base):
     assert np.allclose(logprobs[1:], exact(Policy(base), ids), atol=1e-5)
     assert best.shape == values.shape == (39, 3)
     assert (values[:, 0] >= logprobs[1:] - 1e-5).all()
+
+
+def test_nothing_beyond_the_models_window_is_scored(base):
+    async def go():
+        engine = create(Config(), base=base)
+        with pytest.raises(ConfigError, match="window"):
+            await engine.score(prompts(base, base.context + 1)[0])
+        await engine.close()
+
+    asyncio.run(go())
 
 
 def test_damaged_weights_are_not_taken_and_the_engine_goes_on(base):

@@ -145,6 +145,13 @@ def test_a_folder_of_tasks_leaves_out_what_it_cannot_run(tmp_path):
         ('[agent]\ntimeout_sec = "long"', r"task\.toml: .*`\$\.agent\.timeout_sec`"),
         ('[environment]\nmemory = "lots"', r"task\.toml: environment\.memory: expected a size like"),
         ('environment = "docker"', r"task\.toml: environment: expected a table"),
+        ("[agent]\ntimeout_sec = -5.0", r"task\.toml: .*`\$\.agent\.timeout_sec`"),
+        ("[agent]\ntimeout_sec = inf", r"task\.toml: .*`\$\.agent\.timeout_sec`"),
+        ("[verifier]\ntimeout_sec = nan", r"task\.toml: .*`\$\.verifier\.timeout_sec`"),
+        ("[environment]\ncpus = -2", r"task\.toml: .*`\$\.environment\.cpus`"),
+        ("[environment]\nmemory_mb = -4", r"task\.toml: .*`\$\.environment\.memory_mb`"),
+        ("[environment]\nstorage_mb = 9999999999999999", r"task\.toml: .*`\$\.environment\.storage_mb`"),
+        ("a = " + "[" * 5000 + "]" * 5000, r"task\.toml is not valid TOML: .*recursion"),
     ],
 )
 def test_an_error_names_the_file_and_the_key(tmp_path, toml, why):
@@ -158,11 +165,22 @@ def test_a_task_needs_an_instruction_and_tests(tmp_path, path):
         read(tmp_path, {k: v for k, v in FILES.items() if k != path})
 
 
-def test_links_are_not_followed(tmp_path):
-    (tmp_path / "tests").mkdir()
-    (tmp_path / "tests" / "outside").symlink_to("/etc/passwd")
+@pytest.mark.parametrize("path", ["tests/outside", "instruction.md", "task.toml"])
+def test_links_are_not_followed(tmp_path, path):
+    read(tmp_path)
+    (tmp_path / path).unlink(missing_ok=True)
+    secret = tmp_path.parent / f"{tmp_path.name}-secret"
+    secret.write_text("# a file of somebody else", "utf-8")
+    (tmp_path / path).symlink_to(secret)
     with pytest.raises(ConfigError, match="symbolic link"):
-        read(tmp_path)
+        list(registry.find("importers", "harbor").create().tasks(str(tmp_path)))
+
+
+@pytest.mark.parametrize("lines", ["WORKDIR /srv/app", "WORKDIR /tmp\nWORKDIR /srv\nWORKDIR app", "WORKDIR srv/app"])
+def test_a_working_directory_is_relative_to_the_one_before(tmp_path, lines):
+    toml = 'artifacts = ["/srv/app/out.txt"]'
+    (task,), _ = read(tmp_path, toml=toml, environment__Dockerfile=f"FROM debian\n{lines}\n")
+    assert task.artifacts == ("out.txt",)
 
 
 def test_a_folder_without_tasks_is_named(tmp_path):

@@ -82,12 +82,18 @@ def test_a_line_keeps_its_name_wherever_it_stands(tmp_path):
     assert [t.id for t in read(tmp_path, one, two)[0]] == [t.id for t in read(tmp_path, two, one)[0]][::-1]
 
 
+def test_an_empty_name_is_none(tmp_path):
+    (task,), _ = read(tmp_path, {"prompt": "1", "answer": "1", "id": ""})
+    assert task.id == read(tmp_path, {"prompt": "1", "answer": "1"})[0][0].id
+
+
 @pytest.mark.parametrize(
     ("row", "why"),
     [
         ('{"prompt": ', "expected a JSON object"),
         ('{"prompt": "\\ud800", "answer": "a"}', "expected a JSON object"),
         ([1], "Expected `object`, got `array`"),
+        ('{"prompt": ' + "[" * 100_000, "expected a JSON object: .*recursion"),
         ({"prompt": "?", "messages": [], "answer": "a"}, "either 'messages' or 'prompt'"),
         ({"answer": "a"}, "either 'messages' or 'prompt'"),
         ({"prompt": "?"}, "an 'answer' or a last assistant message"),
@@ -100,6 +106,17 @@ def test_a_line_keeps_its_name_wherever_it_stands(tmp_path):
         (
             {"messages": [{"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": "[1]"}}]}]},
             "arguments of a call of 'f'",
+        ),
+        (
+            {
+                "messages": [
+                    {
+                        "role": "assistant",
+                        "tool_calls": [{"function": {"name": "f", "arguments": '{"a":' + "[" * 9999}}],
+                    }
+                ]
+            },
+            "arguments of a call of 'f': .*recursion",
         ),
     ],
 )

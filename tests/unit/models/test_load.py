@@ -8,7 +8,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from temper.core.errors import ConfigError, CorruptError, MissingError, RefusedError
+from temper.core.errors import BackendError, ConfigError, CorruptError, MissingError, RefusedError
 from temper.models import load as loading
 from temper.models.load import DEFAULT, Base, load, refuse_unsupported
 
@@ -78,7 +78,7 @@ def test_malformed_specs_are_refused(spec):
 
 
 def test_models_that_are_not_plain_attention_are_refused_with_the_reason():
-    from transformers import Gemma2Config, MistralConfig, MixtralConfig, Qwen2Config
+    from transformers import Gemma2Config, LlamaConfig, MistralConfig, MixtralConfig, Qwen2Config
 
     refuse_unsupported(MistralConfig(sliding_window=None))
     for config, reason in (
@@ -86,6 +86,7 @@ def test_models_that_are_not_plain_attention_are_refused_with_the_reason():
         (Qwen2Config(use_sliding_window=True, sliding_window=64, max_window_layers=0), "sliding"),
         (MixtralConfig(), "mixtral"),
         (Gemma2Config(), "gemma2"),
+        (LlamaConfig(rope_parameters={"rope_type": "dynamic", "factor": 4.0, "rope_theta": 1e4}), "dynamic"),
     ):
         with pytest.raises(RefusedError, match=reason):
             refuse_unsupported(config)
@@ -136,3 +137,17 @@ def test_the_default_base_comes_out_of_its_wheel():
     assert sum(t.numel() for t in base.tensors.values()) == 134_515_008  # SmolLM2-135M's model card: 135 M
     assert base.tokenizer.encode("<|im_start|>user\nHi<|im_end|>").ids == [1, 4093, 198, 26843, 2]
     assert base.stop_ids == (2,)
+
+
+def test_a_device_that_is_not_here_is_refused():
+    with pytest.raises(ConfigError, match="cpu or cuda"):
+        load("tiny:", device="xpu")
+    if not torch.cuda.is_available():
+        with pytest.raises(RefusedError, match="no CUDA device"):
+            load("tiny:", device="cuda:1")
+
+
+def test_a_cache_that_cannot_be_made_is_told_before_anything_is_fetched(monkeypatch):
+    monkeypatch.setenv("TEMPER_CACHE", "/proc/nowhere")
+    with pytest.raises(BackendError, match=r"/proc/nowhere.*cannot be created"):
+        load(DEFAULT)

@@ -17,6 +17,12 @@ from temper.store.run import RunDirectory
     [
         "verifier_workers=0",
         "seed=-1",
+        "seed=99999999999999999999",
+        "model.dtype=float7",
+        "model.adapter.rank=0",
+        "evaluation.sampling.max_tokens=0",
+        "evaluation.sampling.temperature=-1",
+        "evaluation.sampling.top_p=2",
         "evaluation.tasks=0",
         "evaluation.concurrency=0",
         "evaluation.examples=-1",
@@ -44,6 +50,23 @@ def test_nonsense_is_refused_by_the_name_of_its_setting(setting):
     key = setting.partition("=")[0].split(".")[-1]
     with pytest.raises(ConfigError, match=key if key not in ("tokens", "seconds") else "budget|prices"):
         recipes.load("smoke", [setting])
+
+
+def test_an_engine_that_takes_no_base_model_is_for_workers_only():
+    with pytest.raises(ConfigError, match=r"name it in workers\.model"):
+        recipes.load("smoke", ["engine.kind=openai", "engine.base_url=http://127.0.0.1:9/v1", "engine.model=x"])
+
+
+def test_a_run_that_cannot_be_taken_up_leaves_its_name_free_and_nothing_of_others_removed(tmp_path):
+    recipe = recipes.load("smoke", ["model.base=./nosuch"])
+    kept = tmp_path / "mine" / "work.txt"
+    kept.parent.mkdir()
+    kept.write_text("mine")
+    for name in ("new", "mine"):
+        with pytest.raises(MissingError, match="no model at"):
+            asyncio.run(driver.start(recipe, tmp_path / name, []))
+    assert not (tmp_path / "new").exists()
+    assert kept.read_text() == "mine"
 
 
 def test_an_unknown_key_of_a_budget_says_which_table():

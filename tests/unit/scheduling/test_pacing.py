@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from temper.core import config
 from temper.core.errors import ConfigError
 from temper.scheduling.pacing import Config, Pacing, Ticket, Wait
 
@@ -145,7 +146,7 @@ def test_resumed_state_finishes_what_was_open():
 @pytest.mark.parametrize("bad", [{"batch": 10, "group": 4}, {"eta": -1}, {"group": 0}])
 def test_bad_settings_are_refused(bad):
     with pytest.raises(ConfigError):
-        Pacing(Config(**bad), {"a": 1})
+        Pacing(config.build(Config, bad), {"a": 1})
 
 
 def test_a_conversation_that_goes_on_after_a_crash_keeps_the_age_of_its_tokens():

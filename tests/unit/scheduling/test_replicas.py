@@ -4,6 +4,7 @@ import random
 
 import pytest
 
+from temper.core import config
 from temper.core.errors import ConfigError
 from temper.scheduling.pacing import Wait
 from temper.scheduling.replicas import Config, Placed, Replicas, Speed
@@ -18,9 +19,9 @@ def make(caches, speed=None, **settings) -> Replicas:
 @pytest.mark.parametrize("seed", range(100))
 def test_any_sequence_keeps_sessions_limits_and_affinity(seed):
     rng = random.Random(seed)
-    config = Config(limit=rng.randint(1, 6), tolerance=rng.choice([0.0, 0.3, 2.0]), hold=rng.choice([0.0, 5.0, 50.0]))
+    settings = Config(limit=rng.randint(1, 6), tolerance=rng.choice([0.0, 0.3, 2.0]), hold=rng.choice([0.0, 5.0, 50.0]))
     cache = rng.choice([0.0, 400.0])
-    replicas = Replicas(config, Speed(prefill=0.01, base=1, each=0.2), [cache] * rng.randint(1, 5))
+    replicas = Replicas(settings, Speed(prefill=0.01, base=1, each=0.2), [cache] * rng.randint(1, 5))
     tokens: dict[int, float] = {}  # of every session that did not end
     running: dict[int, int] = {}  # session: replica
     cached: dict[int, int] = {}  # session: replica, running or held
@@ -53,7 +54,7 @@ def test_any_sequence_keeps_sessions_limits_and_affinity(seed):
             near = {cached[session]} if session in cached else homes
             if near and placed.replica not in near:
                 best = min(loads[i] for i in near)
-                assert best >= 1 or best > min(loads) + config.tolerance, "left its cache without need"
+                assert best >= 1 or best > min(loads) + settings.tolerance, "left its cache without need"
             kept = session in cached and cached[session] == placed.replica
             shared = 0.0 if placed.replica in homes else 50.0
             assert placed.prefill == (5.0 if kept else tokens[session] + 5.0 + shared)
@@ -64,7 +65,7 @@ def test_any_sequence_keeps_sessions_limits_and_affinity(seed):
             tokens[session] += 20
             replicas.paused(session, tokens[session], now)
             del running[session]
-            if not config.hold:
+            if not settings.hold:
                 del cached[session]
         elif move < 0.85 and tokens:
             session = rng.choice(sorted(tokens))
@@ -162,6 +163,23 @@ def test_a_session_moves_only_where_it_wins_more_than_reading_again_costs():
             assert "30 s are won" in found[0].why
 
 
+def test_nothing_is_placed_on_a_lost_replica_until_it_admits_again():
+    replicas = make([0, 0], limit=4, tolerance=1.0)
+    for name in ("runs", "held"):
+        assert replicas.place(name, "g", 100, 0).replica == 0
+    replicas.paused("held", 0, now=0)
+    replicas.lost(0)
+    again = replicas.place("held", "g", 100, 0)
+    assert (again.replica, again.prefill) == (1, 100), "its cache is gone"
+    assert "its cache is lost" in again.why
+    assert replicas.balance(NOTHING) == [], "what runs there ends by itself"
+    replicas.lost(1)
+    assert isinstance(replicas.place("new", "n", 100, 0), Wait)
+    replicas.admits(0, 2)
+    assert replicas.place("new", "n", 100, 0).replica == 0
+    assert isinstance(replicas.place("more", "n", 100, 0), Wait)
+
+
 def test_what_fits_no_replica_is_refused():
     with pytest.raises(ConfigError, match="needs a cache of 1001 tokens"):
         make([1000]).place("a", "a", 1, 1000)
@@ -170,7 +188,7 @@ def test_what_fits_no_replica_is_refused():
 @pytest.mark.parametrize("bad", [{"limit": 0}, {"low": 0.9, "high": 0.8}, {"cut": 1.0}, {"hold": -1}])
 def test_bad_settings_are_refused(bad):
     with pytest.raises(ConfigError):
-        Config(**bad)
+        config.build(Config, bad)
 
 
 def test_a_step_that_takes_no_time_is_refused():

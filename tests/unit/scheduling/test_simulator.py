@@ -1,7 +1,9 @@
 """The simulator against closed forms and the published policies' simulated table (long-context notes, part B)."""
 
 import pytest
+from msgspec.structs import replace
 
+from temper.core import config
 from temper.core.errors import ConfigError, TemperError
 from temper.scheduling.baselines import Rounds, WindowedFifo
 from temper.scheduling.ledger import Ledger
@@ -63,6 +65,21 @@ def test_equal_rollouts_take_their_closed_form():
     assert outcome.age_max == 0
 
 
+def test_those_that_wait_for_a_worker_are_served_by_priority_and_then_in_order():
+    served = []
+
+    class Told(Pacing):
+        def finished(self, ticket, oldest_version, tokens=1.0):
+            served.append((ticket.domain, ticket.group))
+            super().finished(ticket, oldest_version, tokens)
+
+    loads = [replace(EVEN, name="low"), replace(EVEN, name="urgent", priority=1)]
+    policy = Told(Config(batch=6, group=1, eta=0), {"low": 1, "urgent": 1}, until=1)
+    Simulation(policy, loads, Cluster(decode=1), 1).run(1)
+    # they are opened in turns, and the first of them finds the worker free
+    assert served == [("low", 0), ("urgent", 1), ("urgent", 3), ("urgent", 5), ("low", 2), ("low", 4)]
+
+
 def test_lost_rollouts_are_drawn_again_one_by_one():
     policy = Pacing(Config(batch=4096, group=16, eta=0, attempts=8), {"all": 1}, until=1)
     outcome = Simulation(policy, [EVEN], Cluster(decode=0, failure=0.05), 16).run(1)
@@ -110,13 +127,17 @@ def test_a_cluster_that_loses_nearly_all_is_given_up():
         simulate(scenario)
 
 
-@pytest.mark.parametrize("steps", [0, -1])
-def test_a_scenario_without_steps_is_refused(steps):
-    with pytest.raises(ConfigError, match="steps of 1 or more"):
-        Scenario(steps=steps)
-
-
-@pytest.mark.parametrize("wrong", [{"failure": float("nan")}, {"gradient": float("inf")}, {"tool": -1}])
-def test_a_cluster_of_no_numbers_is_refused(wrong):
-    with pytest.raises(ConfigError, match=f"finite {next(iter(wrong))}"):
-        Cluster(**wrong)
+@pytest.mark.parametrize(
+    ("wrong", "named"),
+    [
+        ({"steps": 0}, "steps"),
+        ({"cluster": {"failure": float("nan")}}, "cluster.failure"),
+        ({"cluster": {"failure": 1.0}}, "cluster.failure"),
+        ({"cluster": {"gradient": float("inf")}}, "cluster.gradient"),
+        ({"cluster": {"tool": -1}}, "cluster.tool"),
+        ({"loads": [{"cap": 0}]}, r"loads\[0\].cap"),
+    ],
+)
+def test_a_scenario_of_no_amounts_is_refused(wrong, named):
+    with pytest.raises(ConfigError, match=f"scenario: {named}: Expected"):
+        config.build(Scenario, wrong, "scenario")

@@ -44,6 +44,28 @@ def test_readers_see_records_while_they_are_written(tmp_path):
     assert reader.tail(offset) == ([], offset)
 
 
+def test_a_record_that_is_half_written_is_no_damage(tmp_path):
+    """A reader that comes again and again meets large records in the middle of their writing."""
+    path = tmp_path / "traces.log"
+    writer = Log(path, Event, writable=True)
+
+    def write() -> None:
+        for n in range(12):
+            writer.append(Event(when=float(n), what="tick", why="x" * (4 << 20 if n % 2 else 1)))
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    seen: list[Event] = []
+    offset = 0
+    while thread.is_alive():
+        found, offset = Log(path, Event).tail(offset)
+        seen += found
+    thread.join()
+    seen += Log(path, Event).tail(offset)[0]
+    writer.close()
+    assert [event.when for event in seen] == [float(n) for n in range(12)]
+
+
 def test_a_file_cut_at_any_byte_gives_its_complete_records_and_goes_on(tmp_path):
     ends = written(tmp_path / "whole.log", 3)
     content = (tmp_path / "whole.log").read_bytes()

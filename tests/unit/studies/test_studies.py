@@ -74,6 +74,8 @@ def test_tokens_are_compared_at_as_many_useful_groups_as_both_have(tmp_path):
     assert found["useful_groups"] == 6
     assert (found["tokens_uniform"], found["tokens_chosen"]) == (1200, 800)
     assert found["saved"] == pytest.approx(1 / 3)
+    every = saving.interval([(uniform, chosen)])  # 200 tokens a useful group, against 200 and 100
+    assert (every.mean, every.low, every.high) == pytest.approx((1 / 3, 0, 1 / 2))
 
 
 def test_leaves_become_the_domains_of_a_recipe():

@@ -12,7 +12,7 @@ def test_all_ways_agree_in_fp64(trainer):
     learner = trainer("float64")
     stir(learner)
     found = list(differences(learner, sample(259)))
-    assert len(found) == 4
+    assert len(found) == 5
     assert all(d.fine for d in found), found
 
 

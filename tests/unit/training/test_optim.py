@@ -78,3 +78,26 @@ def test_a_spike_is_refused_and_the_next_step_is_not():
     assert torch.equal(before, mine["vector"])
     assert step(4.5) == 0
     assert optimizer.updates == 9
+
+
+def test_half_precision_moves_by_steps_smaller_than_it_can_show():
+    """Under a constant gradient Adam moves by lr a step; below 1 bf16 has a value every 1/256, forty of these steps."""
+    mine = {"w": Parameter(torch.ones(4, dtype=torch.bfloat16))}
+    optimizer = Optimizer(mine, Config(lr=1e-4))
+
+    def steps(optimizer: Optimizer, count: int) -> torch.Tensor:
+        for _ in range(count):
+            optimizer.parameters["w"].grad = torch.full((4,), 0.01, dtype=torch.bfloat16)
+            optimizer.step()
+        return optimizer.parameters["w"]
+
+    assert torch.equal(steps(optimizer, 1), torch.ones(4, dtype=torch.bfloat16))
+    again = Optimizer({"w": Parameter(mine["w"].detach().clone())}, Config(lr=1e-4))
+    again.load_state(optimizer.state(), optimizer.steps, optimizer.updates)
+    assert torch.equal(steps(optimizer, 99), torch.full((4,), 0.99, dtype=torch.bfloat16))
+    assert torch.equal(steps(again, 99), mine["w"])
+    with torch.no_grad():
+        mine["w"].fill_(2.0)  # by somebody else
+    optimizer.parameters["w"].grad = torch.full((4,), 0.01, dtype=torch.bfloat16)
+    optimizer.step()
+    assert optimizer.master["w"].tolist() == pytest.approx([2 - 1e-4] * 4, abs=1e-6)

@@ -17,13 +17,13 @@ from temper.models.chat import chatml
 from temper.models.load import load
 from temper.models.scalar import MODEL, Description, Scorer
 from temper.training.logprobs import soft_logprobs
-from temper.training.losses import bradley_terry, dpo, importance, ipo, kto, simpo, value
+from temper.training.losses import Corrections, bradley_terry, dpo, importance, ipo, kto, simpo, value
 from temper.training.losses import distill as distill_loss
 from temper.training.packing import Row, pack
 from temper.training.scoring import lent, score, snapshot
-from temper.training.stages import distill, path, preference, reward, rl, sft
+from temper.training.stages import distill, path, preference, reward, rl
 from temper.training.stages.distill import Taught
-from temper.training.stages.pairs import Pair, pairs, trained
+from temper.training.stages.pairs import Pair, pairs
 
 # two answers of 2 and 1 trained tokens, and a token that is not trained
 LOGP = [-1.0, -2.0, -9.0, -3.0]
@@ -84,7 +84,7 @@ def test_sequences_whose_mean_weight_is_far_off_are_rejected_whole():
     logp = torch.tensor([-1.0, -1.0, -1.0, -1.0])
     behaviour = torch.tensor([-1.0, -3.0, -1.1, -0.9])
     streams = {"behaviour": behaviour, "sequence": torch.tensor([0.0, 0, 1, 1]), "weight": torch.ones(4)}
-    _, weight = importance(logp, streams, math.inf, None, reject=(0.5, 2.0))
+    _, weight = importance(logp, streams, Corrections(cap=math.inf, reject=(0.5, 2.0)))
     assert weight.tolist() == [0, 0, 1, 1]
 
 
@@ -139,7 +139,7 @@ def test_the_dpo_family_prefers_the_chosen_answer_whatever_the_packing(trainer, 
     initial = snapshot(wide.policy)
     references = preference.reference(wide, compared)
     for learner in (wide, narrow):
-        steps = [preference.step(learner, compared, sft.Config(), references, initial) for _ in range(4)]
+        steps = [preference.step(learner, compared, references, initial) for _ in range(4)]
         assert steps[-1]["loss"] < steps[0]["loss"]
         assert steps[-1]["reward_margin"] > steps[0]["reward_margin"]
     for k, p in wide.policy.trainable().items():
@@ -169,7 +169,7 @@ def test_a_reward_model_orders_its_pairs_and_is_read_back(trainer, compared, tmp
     learner = trainer(lr=1e-2, scalar=True, micro_tokens=60)
     assert not reward.margins(learner, compared).any()
     for _ in range(10):
-        metrics = reward.step(learner, compared, sft.Config())
+        metrics = reward.step(learner, compared)
     gaps = reward.margins(learner, compared)
     assert (gaps > 0).all()
     assert metrics["pair_accuracy"] == 1
@@ -202,7 +202,7 @@ def test_a_stored_reward_model_scores_as_it_was_trained(trainer, tmp_path):
     pair = Pair("p", sample("one two", 1.0), sample("no", 0.0))
     learner = trainer(lr=1e-2, scalar=True)
     for _ in range(3):
-        reward.step(learner, [pair], sft.Config())
+        reward.step(learner, [pair])
     learner.save(tmp_path)
     described = Description(base="tiny:seed=1", dtype="float32", chat={"kind": "chatml"})
     (tmp_path / MODEL).write_bytes(msgspec.json.encode(described))
@@ -276,7 +276,7 @@ def test_a_scalar_head_of_another_width_is_refused(trainer, tmp_path):
         learner.scalar.load(tmp_path)
 
 
-def test_trained_tokens_are_those_that_the_policy_wrote(group):
+def test_sampled_tokens_are_those_that_the_policy_wrote(group):
     (sample,) = group("a", [1.0], turns=2).samples
     p = path(sample.trace)
-    assert trained(p).sum() == p.trainable.sum()
+    assert p.sampled.sum() == p.trainable.sum()

@@ -90,11 +90,11 @@ def test_the_plan_is_a_function_of_the_seed_and_drops_nothing(demonstrations):
 
 def test_sft_lowers_the_loss_on_what_it_saw(trainer, demonstrations):
     learner = trainer(lr=5e-3)
-    first, *_, last = [sft.step(learner, demonstrations, sft.Config())["loss"] for _ in range(12)]
+    first, *_, last = [sft.step(learner, demonstrations)["loss"] for _ in range(12)]
     assert last < 0.9 * first
 
 
 def test_sft_without_a_trainable_token_is_an_error(trainer):
     bare = Trace(id="b", task="t", domain="d", seed=0, segments=(Segment.given((), [5, 6]),))
     with pytest.raises(ConfigError, match="none of these 1 demonstrations"):
-        sft.step(trainer(), [bare], sft.Config())
+        sft.step(trainer(), [bare])

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import weakref
+
 import numpy as np
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from temper.core.errors import ConfigError, CorruptError, MissingError
 from temper.core.trace import Group, MicroBatch, Sample
 from temper.models.attention import Packed
+from temper.training.invariance import sample
 from temper.training.logprobs import logprobs
 from temper.training.packing import Row, pack
 from temper.training.stages import path, rl
@@ -84,6 +89,66 @@ def test_a_forked_conversation_too_large_for_one_batch_has_the_same_gradient(tra
         loss, found = gradients(learner, pack(rows, cap))
         assert loss == pytest.approx(expected_loss, rel=1e-12)
         assert max((found[k] - expected[k]).abs().max() for k in expected) < 1e-12
+
+
+class Peak(TorchDispatchMode):
+    """`most`: bytes that tensors made inside held at once, forward and backward."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now = self.most = 0
+        self._known: set[int] = set()
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        out = func(*args, **(kwargs or {}))
+        for tensor in tree_leaves(out):
+            if isinstance(tensor, torch.Tensor):
+                self._hold(tensor.untyped_storage())
+        return out
+
+    def _hold(self, storage: torch.UntypedStorage) -> None:
+        key, size = storage._cdata, storage.nbytes()
+        if key in self._known:
+            return
+
+        def freed() -> None:
+            self.now -= size
+            self._known.remove(key)
+
+        weakref.finalize(storage, freed)
+        self._known.add(key)
+        self.now += size
+        self.most = max(self.most, self.now)
+
+
+@pytest.mark.parametrize("full", [False, True], ids=["adapter", "all weights"])
+def test_checkpointed_gradients_are_the_same_bits(trainer, groups, full):
+    """Packed rows, trees, and a tree over micro-batches."""
+    plain, again = (trainer("float64", full, gradient_checkpointing=on) for on in (False, True))
+    packed = [rl.micro_batches(groups, rl.Config(share=share), cap)[0] for cap, share in ((4096, False), (4096, True))]
+    rows = sample(259)
+    split = pack(rows, max(len(row.ids) for row in rows) + 16)
+    assert any(batch.below for batch in split)
+    for batches in (*packed, split):
+        expected_loss, expected = gradients(plain, batches)
+        loss, found = gradients(again, batches)
+        assert loss == expected_loss
+        assert all(torch.equal(found[k], expected[k]) for k in expected)
+
+
+@pytest.mark.parametrize("full", [False, True], ids=["adapter", "all weights"])
+def test_checkpointing_holds_less_at_once(trainer, full):
+    """Of four layers, so that what is held is the inputs of four and all of one."""
+    rows = [Row(name=str(n), ids=np.arange(512) % 256 + 3, streams={"w_ce": np.arange(512) / 1e5}) for n in range(2)]
+    most = {}
+    for on in (False, True):
+        learner = trainer(full=full, gradient_checkpointing=on)
+        batches = pack(rows, 1024)
+        learner.accumulate(batches)  # gradients are there
+        with Peak() as peak:
+            learner.accumulate(batches)
+        most[on] = peak.most
+    assert most[True] < 0.6 * most[False], most
 
 
 def likelihood(learner: Trainer, sample: Sample) -> float:

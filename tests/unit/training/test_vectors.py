@@ -12,9 +12,8 @@ import pytest
 import torch
 
 from temper.core.trace import Group, Sample, Trace, Verdict
-from temper.training.algorithms import dr_grpo, maxrl, rloo
-from temper.training.algorithms.estimators import discounted, gae
-from temper.training.losses import cispo, dppo, gspo, importance, kl, ppo_clip
+from temper.training.algorithms import discounted, dr_grpo, gae, maxrl, rloo
+from temper.training.losses import Corrections, cispo, dppo, gspo, importance, kl, ppo_clip
 from temper.training.packing import spread
 from temper.training.stages.rl import nearness
 
@@ -113,7 +112,7 @@ def test_kl_estimators():
 def test_icepop_weights():
     weights = torch.tensor([0.4, 0.8, 6.0])
     streams = {"behaviour": torch.zeros(3), "proximal": weights.log()}
-    kept = importance(weights.log(), streams, math.inf, (0.5, 5.0))[1]
+    kept = importance(weights.log(), streams, Corrections(cap=math.inf, keep=(0.5, 5.0)))[1]
     assert kept.tolist() == pytest.approx([0, 0.8, 0]), VERL
     assert kept.sum() ** 2 / (3 * kept.square().sum()) == pytest.approx(1 / 3), VERL
 
@@ -175,7 +174,7 @@ def test_interpolated_proximal_policy():
     now = torch.tensor([-1.5, -2.5, -3.5], dtype=torch.float64)
     behaviour = torch.tensor([-1.0, -2.0, -3.0], dtype=torch.float64)
     near = torch.from_numpy(nearness(np.zeros(3), 2))
-    log_ratio, weight = importance(now, {"behaviour": behaviour, "nearness": near}, math.inf, None)
+    log_ratio, weight = importance(now, {"behaviour": behaviour, "nearness": near}, Corrections(cap=math.inf))
     assert (now - log_ratio).tolist() == [-1.25, -2.25, -3.25], "AReaL tests/test_prox_approx.py"
     assert weight.tolist() == pytest.approx([math.exp(-0.25)] * 3)
 

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
+from temper.core.config import Count, Some
+
 if TYPE_CHECKING:
     from temper.engines.torch.engine import TorchEngine
     from temper.models.load import Base
@@ -27,10 +29,10 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     batch_invariant: a request's tokens and log-probs are bit for bit the same whatever else runs; slower (`invariant`).
     """
 
-    slots: int = 64
-    prefill_tokens: int = 512
-    row_mib: int = 2048
-    prefix_mib: int = 1024
+    slots: Some = 64
+    prefill_tokens: Some = 512
+    row_mib: Some = 2048
+    prefix_mib: Count = 1024
     batch_invariant: bool = False
 
 

@@ -11,7 +11,6 @@ new try mends; the engine takes no more work.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import itertools
 from collections.abc import AsyncIterator, Callable, Mapping
 from concurrent.futures import Executor, ThreadPoolExecutor
@@ -109,6 +108,8 @@ class TorchEngine:
         """Log-prob of each token (T,), 0 for the first; with top_k, (ids, log-probs), each (T - 1, top_k)."""
         tokens = np.asarray(ids, np.int32)
         self._runner.check(tokens, SamplingParams(max_tokens=0), policy)
+        if len(tokens) > (context := self._runner.policy.base.context):
+            raise ConfigError(f"expected at most {context} tokens to score, the model's window, got {len(tokens)}")
         return await self._between(lambda: self._runner.score(tokens, top_k, policy=policy))
 
     def abort(self, request: str) -> None:
@@ -158,8 +159,7 @@ class TorchEngine:
         for name in list(self._streams):
             self.abort(name)
         if self._task is not None:
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._task
+            await asyncio.wait([self._task])
         if self._own is not None:
             self._own.shutdown()
 

@@ -134,8 +134,9 @@ class Rows:
             return
         capacity = max(_SMALLEST, 1 << (need - 1).bit_length())
         if capacity not in self.shelves:
-            fit = 2 * self.room // (capacity * self.shape.token_bytes)  # each is charged for more than half a row
-            self.shelves[capacity] = Shelf(self.shape, capacity, min(self.slots, max(1, fit)))
+            # Each is charged for more than half a row, except in the smallest.
+            fit = 2 * self.room // (capacity * self.shape.token_bytes) if capacity > _SMALLEST else self.slots
+            self.shelves[capacity] = Shelf(self.shape, capacity, min(self.slots, fit))
         new = self.shelves[capacity].append(request)
         if old is not None:
             n = request.computed

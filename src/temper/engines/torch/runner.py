@@ -28,6 +28,7 @@ from temper.models.attention import Packed
 from temper.models.policy import Policies, Policy
 
 _SCORED_ROWS = 512  # positions whose logits are held at once by `score`
+_COLDEST = 1e-6  # above 0; logits divided by less may leave fp32, for which the weights would be blamed
 _STOP_SLACK = 8  # tokens read before a stop string's own length, for multi-byte characters
 
 
@@ -82,8 +83,11 @@ class Runner:
         vocabulary = self.policy.head.shape[0]
         if len(ids) == 0 or ids.min() < 0 or ids.max() >= vocabulary:
             raise ConfigError(f"expected a prompt of ids in [0, {vocabulary}), got {len(ids)} ids: {ids[:8]}")
-        if params.temperature < 0 or not 0 < params.top_p <= 1 or params.top_k < 0:
-            raise ConfigError(f"expected temperature >= 0, 0 < top_p <= 1 and top_k >= 0, got {params}")
+        heat = params.temperature
+        if not (heat == 0 or heat >= _COLDEST) or not 0 < params.top_p <= 1 or params.top_k < 0:
+            raise ConfigError(
+                f"expected a temperature of 0 or from {_COLDEST:g} on, 0 < top_p <= 1 and top_k >= 0, got {params}"
+            )
         need = min(len(ids) + params.max_tokens, self.policy.base.context)
         if need > self.scheduler.row_tokens:
             room = self.scheduler.row_tokens

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
+from temper.core.config import Count, Some
 from temper.core.errors import ConfigError
 from temper.core.protocols import SamplingParams
 from temper.core.task import Task
@@ -18,9 +20,11 @@ from temper.core.trace import Trace
 from temper.runs.answers import answered, fresh, held
 from temper.runs.fitting import fit
 from temper.runs.stages.sft import losses
-from temper.runs.workshop import Workshop
-from temper.training import trainer
+from temper.training import config as training
 from temper.training.stages import sft
+
+if TYPE_CHECKING:
+    from temper.runs.workshop import Workshop
 
 
 class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -29,18 +33,20 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     threshold: the reward from which an answer is good. held: held-out tasks.
     """
 
-    tasks: int = 256
-    answers: int = 4
-    keep: int = 2
+    tasks: Some = 256
+    answers: Some = 4
+    keep: Some = 2
     threshold: float = 1.0
-    held: int = 64
+    held: Count = 64
     sampling: SamplingParams = SamplingParams()
     data: sft.Config = sft.Config()
-    trainer: trainer.Config = trainer.Config()
-    checkpoint_every: int = 20
+    trainer: training.Config = training.Config()
+    checkpoint_every: Some = 20
 
 
 async def run(shop: Workshop, config: Config) -> None:
+    from temper.training.trainer import Trainer
+
     kept = await _kept(shop, "train", fresh(shop, "rejection", config.tasks), config)
     apart = await _kept(shop, "held", held(shop, config.held), config)
     if not kept:
@@ -48,10 +54,10 @@ async def run(shop: Workshop, config: Config) -> None:
             f"rejection: none of the policy's answers to {config.tasks} tasks reaches {config.threshold:g}: lower the "
             "domains' level or the threshold, raise `answers`, or train with demonstrations first"
         )
-    learner = trainer.Trainer(shop.policy, config.trainer)
+    learner = Trainer(shop.policy, config.trainer)
     learner.version = shop.version
     measure = ("loss", "lower", partial(losses, learner, apart))
-    update = partial(sft.step, learner, config=config.data)
+    update = partial(shop.computed, sft.step, learner)
     steps = sft.plan(kept, config.data, shop.recipe.seed)
     await fit(shop, "rejection", learner, steps, update, config.checkpoint_every, measure)
     await shop.publish(learner.version)

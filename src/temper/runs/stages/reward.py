@@ -7,22 +7,23 @@ What is trained is a copy of the policy; the policy itself does not change. The 
 from __future__ import annotations
 
 from functools import partial
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
+from temper.core.config import Count, Some
 from temper.core.errors import ConfigError
 from temper.core.protocols import SamplingParams
-from temper.models.policy import Policy
-from temper.models.scalar import MODEL, Description
 from temper.runs.answers import answered, fresh, held
 from temper.runs.fitting import fit
-from temper.runs.workshop import Workshop
-from temper.training import trainer
+from temper.training import config as training
 from temper.training.stages import reward, sft
 from temper.training.stages.pairs import Pair, pairs
+
+if TYPE_CHECKING:
+    from temper.runs.workshop import Workshop
 
 beside = True  # the policy is not what it trains
 
@@ -33,28 +34,35 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     gold: the domain's own answer is among them, so that tasks which the policy never solves give a pair too.
     """
 
-    tasks: int = 128
-    held: int = 64
-    answers: int = 4
+    tasks: Some = 128
+    held: Count = 64
+    answers: Some = 4
     gold: bool = True
     sampling: SamplingParams = SamplingParams()
     data: sft.Config = sft.Config()
-    trainer: trainer.Config = trainer.Config(scalar=True)
-    checkpoint_every: int = 20
+    trainer: training.Config = training.Config(scalar=True)
+    checkpoint_every: Some = 20
 
 
 async def run(shop: Workshop, config: Config) -> None:
+    from temper.models.scalar import MODEL, Description
+    from temper.training.trainer import Trainer
+
     found, kept = await compared(shop, "reward", config)
     policy = await shop.computed(shop.learning)
     await shop.computed(lambda: policy.load_trainable(shop.policy.trainable()))
-    learner = _Learner(policy, replace(config.trainer, scalar=True), shop)
+    learner = Trainer(policy, replace(config.trainer, scalar=True))
+    model = shop.recipe.model
+    description = Description(base=model.base, dtype=model.dtype, chat=model.chat)
 
     def margins() -> list[float]:
         return [float(gap > 0) for gap in reward.margins(learner, kept)]
 
-    update = partial(reward.step, learner, config=config.data)
+    update = partial(shop.computed, reward.step, learner)
     steps = sft.plan(found, config.data, shop.recipe.seed)
-    await fit(shop, "reward", learner, steps, update, config.checkpoint_every, ("pair accuracy", "higher", margins))
+    measure = ("pair accuracy", "higher", margins)
+    files = {MODEL: msgspec.json.encode(description)}  # by which a checkpoint is a reward model
+    await fit(shop, "reward", learner, steps, update, config.checkpoint_every, measure, files)
     report = reward.calibration(await shop.computed(reward.margins, learner, kept))
     shop.run.write("reward.json", msgspec.json.format(msgspec.json.encode(report), indent=2))
     shop.event("calibration", "reward", f"error {report.error:.3f}, log loss {report.log_loss:.3f}")
@@ -74,16 +82,3 @@ async def compared(shop: Workshop, stage: str, config: Config) -> tuple[list[Pai
                 "`answers` or `tasks`, set gold = true, or train with demonstrations first"
             )
     return found["train"], found["held"]
-
-
-class _Learner(trainer.Trainer):
-    """A trainer whose checkpoints are reward models."""
-
-    def __init__(self, policy: Policy, config: trainer.Config, shop: Workshop) -> None:
-        super().__init__(policy, config)
-        model = shop.recipe.model
-        self._description = Description(base=model.base, dtype=model.dtype, chat=model.chat)
-
-    def save(self, folder: str | Path) -> None:
-        super().save(folder)
-        (Path(folder) / MODEL).write_bytes(msgspec.json.encode(self._description))

@@ -78,7 +78,18 @@ def length(sample: Sample) -> int:
     return sum(len(s) for s in sample.trace.path(sample.leaf))
 
 
-def by_turn(sample: Sample, places: Sequence[np.ndarray], values: Sequence[float]) -> np.ndarray:
+def masked(sample: Sample) -> np.ndarray:
+    """The credit of a sample whose verdict is masked (T,)."""
+    return np.full(length(sample), np.nan, np.float32)
+
+
+def by_token(places: Sequence[np.ndarray], earned: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Where all trained tokens stand, and the reward of each: a turn's at its last one."""
+    given = [np.append(np.zeros(len(here) - 1), r) for here, r in zip(places, earned, strict=True)]
+    return np.concatenate([*places, np.zeros(0, np.int64)]), np.concatenate([*given, np.zeros(0)])
+
+
+def by_turn(sample: Sample, places: Sequence[np.ndarray], values: Sequence[float] | np.ndarray) -> np.ndarray:
     """A value a turn at each of its tokens, float32 (T,), 0 elsewhere."""
     found = np.zeros(length(sample), np.float32)
     for here, value in zip(places, values, strict=True):
@@ -96,3 +107,20 @@ def whiten(entries: Sequence[tuple[np.ndarray, np.ndarray]], mean: bool = True) 
     middle, scale = (0.0, np.inf) if flat else (together.mean() * mean, together.std(ddof=1) + TINY)
     for values, places in entries:
         values[places] = (values[places] - middle) / scale
+
+
+def discounted(rewards: np.ndarray, gamma: float) -> np.ndarray:
+    """Return-to-go of each step (n,): G_t = r_t + gamma G_{t+1}."""
+    found, after = np.zeros(len(rewards)), 0.0
+    for t in reversed(range(len(rewards))):
+        found[t] = after = rewards[t] + gamma * after
+    return found
+
+
+def gae(rewards: np.ndarray, values: np.ndarray, gamma: float, lam: float) -> np.ndarray:
+    """Generalised advantage estimates (n,), arXiv 1506.02438, of an episode that ends after its last step.
+
+    delta_t = r_t + gamma V_{t+1} - V_t; A_t = delta_t + gamma lam A_{t+1}.
+    """
+    following = np.append(values[1:], 0.0)[: len(values)]
+    return discounted(rewards + gamma * following - values, gamma * lam)

@@ -17,7 +17,7 @@ from itertools import pairwise
 import numpy as np
 
 from temper.core.trace import Group
-from temper.training.algorithms import by_turn, length, rewards, turns
+from temper.training.algorithms import by_turn, masked, rewards, turns
 
 needs: frozenset[str] = frozenset()
 forked = True
@@ -52,7 +52,7 @@ def _credited(group: Group) -> list[np.ndarray]:
     found = []
     for sample, nodes in zip(group.samples, paths, strict=True):
         if sample.verdict.masked:
-            found.append(np.full(length(sample), np.nan, np.float32))
+            found.append(masked(sample))
             continue
         credit, before = [], value[start]
         for node in nodes[1:]:

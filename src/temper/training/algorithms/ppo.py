@@ -15,8 +15,7 @@ import numpy as np
 from msgspec import Struct
 
 from temper.core.trace import Group, Sample
-from temper.training.algorithms import by_turn, length, turns, whiten
-from temper.training.algorithms.estimators import gae
+from temper.training.algorithms import by_token, by_turn, gae, length, masked, turns, whiten
 
 needs: frozenset[str] = frozenset({"values"})
 
@@ -38,9 +37,8 @@ def advantages(
         entries = [estimate(sample, config, v) for sample, v in zip(group.samples, known, strict=True)]
         found.append(entries)
         for sample, entry in zip(group.samples, entries, strict=True):
-            places, _, _ = turns(sample)
-            if places and not sample.verdict.masked:
-                pool.append((entry, np.concatenate(places)))
+            if not sample.verdict.masked:
+                pool.append((entry, by_token(*turns(sample)[:2])[0]))
     if config.normalise:
         whiten(pool)
     return found
@@ -57,16 +55,14 @@ def targets(groups: Sequence[Group], config: Config, values: Sequence[Sequence[n
 def estimate(sample: Sample, config: Config, values: np.ndarray) -> np.ndarray:
     """Advantage at each trained token (T,), not normalised; NaN where the sample is masked."""
     if sample.verdict.masked:
-        return np.full(length(sample), np.nan, np.float32)
+        return masked(sample)
     places, earned, _ = turns(sample)
     if config.level == "turn":
         first = np.array([values[here[0]] for here in places])
         return by_turn(sample, places, gae(earned, first, config.gamma, config.lam))
     found = np.zeros(length(sample), np.float32)
-    if places:
-        every = np.concatenate(places)
-        given = [np.append(np.zeros(len(here) - 1), r) for here, r in zip(places, earned, strict=True)]
-        found[every] = gae(np.concatenate(given), values[every], config.gamma, config.lam)
+    every, given = by_token(places, earned)
+    found[every] = gae(given, values[every], config.gamma, config.lam)
     return found
 
 

@@ -13,9 +13,8 @@ from typing import Literal
 import numpy as np
 from msgspec import Struct
 
-from temper.core.trace import Group, Sample
-from temper.training.algorithms import by_turn, centred, length, turns, whiten
-from temper.training.algorithms.estimators import discounted
+from temper.core.trace import Group
+from temper.training.algorithms import by_token, centred, discounted, masked, turns, whiten
 
 needs: frozenset[str] = frozenset()
 
@@ -30,30 +29,15 @@ def advantages(groups: Sequence[Group], config: Config) -> list[list[np.ndarray]
     found: list[list[np.ndarray]] = []
     pools: dict[str, list[tuple[np.ndarray, np.ndarray]]] = {}
     for group in groups:
-        entries = []
-        for sample, centred_reward in zip(group.samples, centred(group), strict=True):
-            places, _, _ = turns(sample)
-            where = np.concatenate(places) if places else np.zeros(0, np.int64)
-            if sample.verdict.masked:
-                entries.append(np.full(length(sample), np.nan, np.float32))
-                continue
-            if config.baseline == "group":
-                values = by_turn(sample, places, [centred_reward] * len(places))
-            else:
-                values = _returns(sample, config.gamma)
-            pools.setdefault(group.domain if config.over == "domain" else "", []).append((values, where))
-            entries.append(values)
-        found.append(entries)
+        found.append([])
+        for sample, reward in zip(group.samples, centred(group), strict=True):
+            values = masked(sample)
+            if not sample.verdict.masked:
+                where, given = by_token(*turns(sample)[:2])
+                values[:] = 0
+                values[where] = reward if config.baseline == "group" else discounted(given, config.gamma)
+                pools.setdefault(group.domain if config.over == "domain" else "", []).append((values, where))
+            found[-1].append(values)
     for pool in pools.values():
         whiten(pool)
-    return found
-
-
-def _returns(sample: Sample, gamma: float) -> np.ndarray:
-    """Return-to-go at each trained token (T,), a turn's reward at its last one."""
-    places, earned, _ = turns(sample)
-    found = np.zeros(length(sample), np.float32)
-    if places:
-        given = [np.append(np.zeros(len(here) - 1), r) for here, r in zip(places, earned, strict=True)]
-        found[np.concatenate(places)] = discounted(np.concatenate(given), gamma)
     return found

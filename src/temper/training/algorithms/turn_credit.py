@@ -14,8 +14,7 @@ import numpy as np
 from msgspec import Struct
 
 from temper.core.trace import Group
-from temper.training.algorithms import by_turn, centre, length, scaled, turns
-from temper.training.algorithms.estimators import discounted
+from temper.training.algorithms import by_turn, centre, discounted, masked, scaled, turns
 
 needs: frozenset[str] = frozenset()
 
@@ -38,8 +37,6 @@ def _credited(group: Group, config: Config) -> list[np.ndarray]:
     for column in table.T:
         column[:] = scaled(centre(column)) if config.scale else centre(column)
     return [
-        np.full(length(sample), np.nan, np.float32)
-        if sample.verdict.masked
-        else by_turn(sample, places, row[: len(places)])
+        masked(sample) if sample.verdict.masked else by_turn(sample, places, row[: len(places)])
         for row, sample, (places, _, _) in zip(table, group.samples, played, strict=True)
     ]

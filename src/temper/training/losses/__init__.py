@@ -14,9 +14,7 @@ sampling, possibly several versions old), the *current* one, and, only where a s
 - With `nearness` in [0, 1] the proximal policy is not measured but lies that far on the way, in log-probs, from the
   behaviour policy to the current one (AReaL's approximation); 1 is the current policy itself.
 
-Either is truncated at `cap` (TIS); `keep` = (low, high) masks tokens whose importance weight lies outside (IcePop), and
-`reject` = (low, high) whole sequences whose geometric mean of these weights does (verl's "geometric" rejection).
-Masked tokens stay in the normaliser.
+`Corrections` are what all of them take. Masked tokens stay in the normaliser.
 """
 
 from __future__ import annotations
@@ -25,6 +23,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from msgspec import Struct
 from torch import Tensor, ones_like
 
 from temper.training.losses.sequences import mean
@@ -32,13 +31,16 @@ from temper.training.losses.sequences import mean
 LARGEST = 20.0  # log-ratios are cut here, as in verl: exp stays finite and 0 * inf cannot arise
 
 
-def importance(
-    logprobs: Tensor,
-    streams: Mapping[str, Tensor],
-    cap: float,
-    keep: tuple[float, float] | None,
-    reject: tuple[float, float] | None = None,
-) -> tuple[Tensor, Tensor]:
+class Corrections(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`cap` truncates importance weights (TIS). `keep` = (low, high) masks tokens whose weight lies outside (IcePop),
+    `reject` whole sequences whose geometric mean of weights does (verl's "geometric" rejection); None: off."""
+
+    cap: float = 2.0
+    keep: tuple[float, float] | None = None
+    reject: tuple[float, float] | None = None
+
+
+def importance(logprobs: Tensor, streams: Mapping[str, Tensor], config: Corrections) -> tuple[Tensor, Tensor]:
     """Log-ratio of the current policy to the clip's anchor (with gradient), and the weight that multiplies it (K,)."""
     behaviour = streams["behaviour"]
     anchor = streams.get("proximal", behaviour)
@@ -46,12 +48,11 @@ def importance(
         anchor = behaviour + streams["nearness"] * (logprobs.detach() - behaviour)
     current = logprobs.detach() if anchor is behaviour else anchor
     from_behaviour = (current - behaviour).clamp(-LARGEST, LARGEST).exp()
-    weight = ones_like(behaviour) if anchor is behaviour else from_behaviour.clamp(max=cap)
-    if keep is not None:
-        weight = weight * ((from_behaviour >= keep[0]) & (from_behaviour <= keep[1]))
-    if reject is not None:
-        whole_ratio = mean(from_behaviour.log(), streams).exp()
-        weight = weight * ((whole_ratio >= reject[0]) & (whole_ratio <= reject[1]))
+    weight = ones_like(behaviour) if anchor is behaviour else from_behaviour.clamp(max=config.cap)
+    if config.keep is not None:
+        weight = weight * _inside(from_behaviour, config.keep)
+    if config.reject is not None:
+        weight = weight * _inside(mean(from_behaviour.log(), streams).exp(), config.reject)
     return logprobs - anchor, weight
 
 
@@ -64,3 +65,7 @@ def truncated(log_ratio: Tensor, cap: float = math.inf) -> Tensor:
 def whole(module: Any, config: Any) -> bool:
     """Whether this loss, so configured, needs all tokens of a sequence (or a pair) in one micro-batch."""
     return bool({"sequence", "pair"} & module.streams) or getattr(config, "reject", None) is not None
+
+
+def _inside(values: Tensor, bounds: tuple[float, float]) -> Tensor:
+    return (values >= bounds[0]) & (values <= bounds[1])

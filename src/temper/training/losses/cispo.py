@@ -7,26 +7,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from msgspec import Struct
 from torch import Tensor
 
-from temper.training.losses import importance, truncated
+from temper.training.losses import Corrections, importance, truncated
 
 streams: frozenset[str] = frozenset({"advantage", "behaviour"})
 
 
-class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`low` 1 means no lower bound. `cap`, `keep` and `reject` as in `ppo_clip`; `cap` matters only with `proximal`."""
+class Config(Corrections, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`low` 1 means no lower bound. `cap` matters only with a proximal policy."""
 
     low: float = 1.0
     high: float = 0.28
-    cap: float = 2.0
-    keep: tuple[float, float] | None = None
-    reject: tuple[float, float] | None = None
 
 
 def loss(logprobs: Tensor, streams: Mapping[str, Tensor], config: Config) -> tuple[Tensor, dict[str, Tensor]]:
-    log_ratio, weight = importance(logprobs, streams, config.cap, config.keep, config.reject)
+    log_ratio, weight = importance(logprobs, streams, config)
     ratio = truncated(log_ratio.detach())
     bounded = ratio.clamp(1 - config.low, 1 + config.high)
     value = -bounded * weight * streams["advantage"] * logprobs

@@ -9,28 +9,24 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import torch
-from msgspec import Struct
 from torch import Tensor
 
-from temper.training.losses import importance, truncated
+from temper.training.losses import Corrections, importance, truncated
 from temper.training.losses.sequences import mean
 
 streams: frozenset[str] = frozenset({"advantage", "behaviour", "sequence"})
 
 
-class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Config(Corrections, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Bounds as the paper's, which are far below PPO's since the ratio is a geometric mean."""
 
     low: float = 3e-4
     high: float = 4e-4
-    cap: float = 2.0
-    keep: tuple[float, float] | None = None
-    reject: tuple[float, float] | None = None
 
 
 def loss(logprobs: Tensor, streams: Mapping[str, Tensor], config: Config) -> tuple[Tensor, dict[str, Tensor]]:
     a = streams["advantage"]
-    log_ratio, weight = importance(logprobs, streams, config.cap, config.keep, config.reject)
+    log_ratio, weight = importance(logprobs, streams, config)
     ratio = truncated(mean(log_ratio, streams), config.cap)
     bounded = ratio.clamp(1 - config.low, 1 + config.high)
     clipped = torch.where(a > 0, ratio > 1 + config.high, ratio < 1 - config.low)

@@ -9,30 +9,24 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import torch
-from msgspec import Struct
 from torch import Tensor
 
-from temper.training.losses import importance, truncated
+from temper.training.losses import Corrections, importance, truncated
 
 streams: frozenset[str] = frozenset({"advantage", "behaviour"})
 
 
-class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`low`, `high`: clip bounds. `cap`: truncation. `keep` (IcePop's interval), `reject`
-
-    (the same for sequences) and `dual` are off when None."""
+class Config(Corrections, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`low`, `high`: clip bounds. `dual`: off when None."""
 
     low: float = 0.2
     high: float = 0.28
-    cap: float = 2.0
-    keep: tuple[float, float] | None = None
-    reject: tuple[float, float] | None = None
     dual: float | None = None
 
 
 def loss(logprobs: Tensor, streams: Mapping[str, Tensor], config: Config) -> tuple[Tensor, dict[str, Tensor]]:
     a = streams["advantage"]
-    log_ratio, weight = importance(logprobs, streams, config.cap, config.keep, config.reject)
+    log_ratio, weight = importance(logprobs, streams, config)
     ratio = truncated(log_ratio, config.cap)
     bounded = ratio.clamp(1 - config.low, 1 + config.high)
     value = -torch.minimum(ratio * a, bounded * a)

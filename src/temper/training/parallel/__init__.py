@@ -1,7 +1,7 @@
 """Training on several ranks: a copy of the policy on each (data parallel), or its weights spread over them (FSDP2).
 
     world      who is there, what rank 0 orders, waits that end and name a rank
-    team       what a trainer asks of the ranks; `Alone` answers for one
+    team       what a trainer asks of the ranks, also where there is one
     sharded    a policy whose weights are spread
     follower   what ranks above 0 do all day
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
@@ -27,6 +28,18 @@ def followed() -> bool:
         return False
     main()
     return True
+
+
+class Follower:
+    """A rank that an executor's worker is (`runs.ranks`). `given`: the variables that torchrun would have set."""
+
+    def __init__(self, given: Mapping[str, str]) -> None:
+        self._given = given
+
+    def follow(self) -> None:
+        with joined(given=self._given) as world:
+            assert world is not None
+            follow(world)
 
 
 def follow(world: World) -> None:

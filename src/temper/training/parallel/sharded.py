@@ -71,11 +71,11 @@ class ShardedPolicy(Policy):
         """Whole after a forward."""
         return getattr(self.body, "lm_head", self.body.embed_tokens.weight)
 
-    def hidden(self, ids: Tensor, positions: Tensor, layout: Layout) -> Tensor:
+    def hidden(self, ids: Tensor, positions: Tensor, layout: Layout, recompute: bool = False) -> Tensor:
         if torch.is_grad_enabled() and not self._world.acting:
             raise RefusedError("a sharded policy has gradients inside a trainer's step alone: use Trainer.accumulate")
         with self._world.act(Order("along", self._number)):
-            return self.body.flow(ids, positions, layout)
+            return self.body.flow(ids, positions, layout, recompute)
 
     @torch.no_grad()
     def along(self) -> None:

@@ -1,4 +1,4 @@
-"""What a trainer asks of the ranks: who computes what, and sums over all of them. `Alone` answers where there is one.
+"""What a trainer asks of the ranks: who computes what, and sums over all of them. There may be one.
 
 A step on several ranks: rank 0 deals the micro-batches, each rank adds up its gradients, the ranks meet (with their
 metrics), gradients are summed, and every rank updates what it holds.
@@ -22,53 +22,21 @@ from temper.training.optim import total_norm
 from temper.training.packing import deal
 from temper.training.parallel import world as ranks
 from temper.training.parallel.sharded import Made, ShardedPolicy
-from temper.training.parallel.world import Order, World
+from temper.training.parallel.world import Order
 
 
-class Alone:
-    """One rank, which does everything."""
+class Team:
+    """A trainer's view of the world; made on every rank at once, with rank 0's weights.
 
-    size = 1
-    first = True  # of the ranks: the one that writes what is whole
+    `first`: the rank that writes what is whole.
+    """
 
-    @contextlib.contextmanager
-    def act(
-        self, do: str, batches: Sequence[MicroBatch] = (), folder: str = "", version: int = 0
-    ) -> Iterator[Sequence[MicroBatch]]:
-        """Do a method of the trainer on every rank; gives the micro-batches that are this rank's."""
-        yield batches
-
-    def parameters(self, policy: Policy) -> Mapping[str, Parameter]:
-        """What of the policy this rank updates."""
-        return policy.trainable()
-
-    def last(self) -> list[Tensor]:
-        """The next backward is the last one of the step; what else it begins from."""
-        return []
-
-    def total(self, parameters: Mapping[str, Parameter], mine: bytes) -> list[bytes]:
-        """Sum each `.grad` over the ranks; what all of them brought."""
-        return [mine]
-
-    def norm(self, gradients: Mapping[str, Tensor]) -> float:
-        """Of all ranks' gradients together."""
-        return total_norm(gradients)
-
-    def part(self, moments: Mapping[str, Tensor]) -> tuple[str, dict[str, Tensor]]:
-        """The file of moments that this rank writes: its name, "" where another rank writes all, and its content."""
-        return "optimizer.safetensors", dict(moments)
-
-    def cut(self, moment: str, whole: Tensor) -> Tensor:
-        """What this rank holds of a moment."""
-        return whole
-
-
-class Team(Alone):
-    """A trainer's view of its world; made on every rank at once, with rank 0's weights."""
-
-    def __init__(self, world: World, policy: Policy, settings: Struct) -> None:
-        self.world, self.size, self.first = world, world.size, world.rank == 0
+    def __init__(self, policy: Policy, settings: Struct) -> None:
+        self.world = world = ranks.current()
         self.sharded = policy if isinstance(policy, ShardedPolicy) else None
+        self.size, self.first = (world.size, world.rank == 0) if world else (1, True)
+        if world is None:
+            return
         self.number, spec = -1, b""
         if self.first:
             if world.number(policy) < 0:
@@ -83,18 +51,27 @@ class Team(Alone):
     def act(
         self, do: str, batches: Sequence[MicroBatch] = (), folder: str = "", version: int = 0
     ) -> Iterator[Sequence[MicroBatch]]:
+        """Do a method of the trainer on every rank; gives the micro-batches that are this rank's."""
+        if self.world is None:
+            yield batches
+            return
         deals = self.first and not self.world.acting
         shares = deal(batches, self.size) if deals else []
         with self.world.act(Order(do, self.number, folder=folder, version=version), shares):
             yield shares[0] if deals else batches
 
     def parameters(self, policy: Policy) -> Mapping[str, Parameter]:
+        """What of the policy this rank updates."""
         return self.sharded.rows if self.sharded else policy.trainable()
 
     def last(self) -> list[Tensor]:
+        """The next backward is the last one of the step; what else it begins from."""
         return self.sharded.last() if self.sharded else []
 
     def total(self, parameters: Mapping[str, Parameter], mine: bytes) -> list[bytes]:
+        """Sum each `.grad` over the ranks; what all of them brought."""
+        if self.world is None:
+            return [mine]
         if self.sharded:
             self.sharded.settle()
         copies = {k: p for k, p in parameters.items() if not self._spread(k)}
@@ -110,7 +87,8 @@ class Team(Alone):
         return [theirs for _, theirs in found]
 
     def norm(self, gradients: Mapping[str, Tensor]) -> float:
-        if self.sharded is None:
+        """Of all ranks' gradients together."""
+        if self.world is None or self.sharded is None:
             return total_norm(gradients)
         mine, copies = ({k: g for k, g in gradients.items() if self._spread(k) is of} for of in (True, False))
         squares = torch.tensor(total_norm(mine), dtype=torch.float64) ** 2
@@ -118,22 +96,18 @@ class Team(Alone):
         return math.hypot(math.sqrt(float(squares)), total_norm(copies) if copies else 0.0)
 
     def part(self, moments: Mapping[str, Tensor]) -> tuple[str, dict[str, Tensor]]:
-        if self.sharded is None:
+        """The file of moments that this rank writes: its name, "" where another rank writes all, and its content."""
+        if self.world is None or self.sharded is None:
             return ("optimizer.safetensors" if self.first else ""), dict(moments)
         mine = {k: t for k, t in moments.items() if self.first or self._spread(k.partition(".")[2])}
         return f"optimizer-{self.world.rank + 1:05d}-of-{self.size:05d}.safetensors", mine
 
     def cut(self, moment: str, whole: Tensor) -> Tensor:
-        if not self._spread(moment.partition(".")[2]):
+        """What this rank holds of a moment."""
+        if self.world is None or not self._spread(moment.partition(".")[2]):
             return whole
         chunks = whole.chunk(self.size)  # as FSDP2 does
         return chunks[self.world.rank] if self.world.rank < len(chunks) else whole[:0]
 
     def _spread(self, name: str) -> bool:
         return self.sharded is not None and name in self.sharded.rows
-
-
-def of(policy: Policy, settings: Struct) -> Alone:
-    """The team of a trainer of this policy with these settings."""
-    world = ranks.current()
-    return Alone() if world is None else Team(world, policy, settings)

@@ -16,7 +16,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from functools import reduce
 from itertools import count
@@ -59,35 +59,38 @@ def current() -> World | None:
 
 
 @contextlib.contextmanager
-def joined(seconds: float = LIMIT) -> Iterator[World | None]:
-    """Join the ranks that torchrun started; None where it started no others."""
-    given = os.environ
+def joined(seconds: float = LIMIT, given: Mapping[str, str] = os.environ) -> Iterator[World | None]:
+    """Join the ranks that torchrun started, or whose variables are `given`; None where there are no others."""
     if int(given.get("WORLD_SIZE", 1)) == 1:
         yield None
         return
     keeps = given.get("TORCHELASTIC_USE_AGENT_STORE") != "True" and given["RANK"] == "0"
-    try:
-        store = _store(given["MASTER_ADDR"], int(given["MASTER_PORT"]), keeps)
-    except RuntimeError as error:
-        raise BackendError(f"the ranks' store at {given['MASTER_ADDR']} does not answer: {error}") from error
+    store = _store(given["MASTER_ADDR"], int(given["MASTER_PORT"]), keeps)
     store = dist.PrefixStore(given.get("TORCHELASTIC_RESTART_COUNT", "0"), store)
     with _world(store, int(given["RANK"]), int(given["WORLD_SIZE"]), seconds) as world:
         yield world
 
 
+def invited(size: int, address: str = "127.0.0.1") -> tuple[dist.Store, list[dict[str, str]]]:
+    """A store of this process, for as long as it is held, and by rank the variables with which `joined` finds it."""
+    store = _store(address, 0, True)
+    where = {"MASTER_ADDR": address, "MASTER_PORT": str(store.port), "WORLD_SIZE": str(size)}
+    return store, [{**where, "RANK": str(rank), "TORCHELASTIC_USE_AGENT_STORE": "True"} for rank in range(size)]
+
+
 @contextlib.contextmanager
 def company(size: int, seconds: float = LIMIT) -> Iterator[World]:
     """A world of `size` with rank 0 in this process. Its followers are children, which end with it."""
-    store = _store("127.0.0.1", 0, True)
-    where = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(store.port), "WORLD_SIZE": str(size)}
-    where |= {"PYTHONPATH": os.pathsep.join(entry for entry in sys.path if entry)}
+    _kept, (mine, *others) = invited(size)
+    path = {"PYTHONPATH": os.pathsep.join(entry for entry in sys.path if entry)}
     command = [sys.executable, "-m", "temper.training.parallel.follower", str(seconds)]
     children: list[subprocess.Popen[bytes]] = []
     try:
-        for rank in range(1, size):
-            mine = {"OMP_NUM_THREADS": "1", **os.environ, **where, "RANK": str(rank), "LOCAL_RANK": str(rank)}
-            children.append(subprocess.Popen(command, env=mine, stdin=subprocess.DEVNULL))
-        with _world(dist.PrefixStore("0", store), 0, size, seconds) as world:
+        for given in others:
+            theirs = {"OMP_NUM_THREADS": "1", **os.environ, **path, **given, "LOCAL_RANK": given["RANK"]}
+            children.append(subprocess.Popen(command, env=theirs, stdin=subprocess.DEVNULL))
+        with joined(seconds, mine) as world:
+            assert world is not None
             world.children = tuple(children)
             yield world
     finally:
@@ -99,7 +102,11 @@ def company(size: int, seconds: float = LIMIT) -> Iterator[World]:
 
 
 def _store(address: str, port: int, keeps: bool) -> dist.TCPStore:
-    return dist.TCPStore(address, port, is_master=keeps, timeout=timedelta(seconds=_START), wait_for_workers=False)
+    limit = timedelta(seconds=_START)
+    try:
+        return dist.TCPStore(address, port, is_master=keeps, timeout=limit, wait_for_workers=False)
+    except RuntimeError as error:
+        raise BackendError(f"the ranks' store at {address} does not answer: {error}") from error
 
 
 @contextlib.contextmanager

@@ -1,4 +1,4 @@
-"""Stages: what one optimiser step is made of. A module with `Config` and `step(trainer, items, config) -> metrics`.
+"""Stages: what one optimiser step is made of. A module with `step(trainer, items, ...) -> metrics`.
 
 Here is what they share: the tokens of a path. Loops, engines, progress and checkpoints belong to `runs`; a stage holds
 no state, so a step counter (and, for RL, the scheduler's ledger) is all that a resume needs.
@@ -19,6 +19,11 @@ class Path(Struct, frozen=True, eq=False):
     trainable: np.ndarray
     logprobs: np.ndarray
     versions: np.ndarray
+
+    @property
+    def sampled(self) -> np.ndarray:
+        """bool (n,): tokens that the policy wrote and is trained on."""
+        return self.trainable & (self.versions >= 0)
 
 
 def path(trace: Trace, leaf: int = -1) -> Path:

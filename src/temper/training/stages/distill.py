@@ -7,6 +7,7 @@ Sampling and the teacher belong to `runs`.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 from msgspec import Struct
@@ -14,8 +15,9 @@ from msgspec import Struct
 from temper.core.trace import Sample
 from temper.training.packing import Row, pack
 from temper.training.stages import path
-from temper.training.stages.pairs import trained
-from temper.training.trainer import Trainer
+
+if TYPE_CHECKING:
+    from temper.training.trainer import Trainer
 
 
 class Taught(Struct, frozen=True, eq=False):
@@ -35,16 +37,16 @@ def step(trainer: Trainer, items: Sequence[Taught]) -> dict[str, float]:
 def rows(items: Sequence[Taught]) -> list[Row]:
     """A row an answer, w_distill 1 / (sampled tokens of all); answers without one are left out."""
     paths = [path(item.sample.trace, item.sample.leaf) for item in items]
-    count = sum(int(trained(p).sum()) for p in paths)
+    count = sum(int(p.sampled.sum()) for p in paths)
     found = []
     for item, p in zip(items, paths, strict=True):
-        if not trained(p).any():
+        if not p.sampled.any():
             continue
         logq = item.logprobs - np.logaddexp.reduce(item.logprobs, axis=1, keepdims=True)
         first = np.zeros((1, logq.shape[1]))  # nothing predicts the first token
         q = np.exp(logq)
         streams = {
-            "w_distill": trained(p) / np.float32(count),
+            "w_distill": p.sampled / np.float32(count),
             "teacher_ids": np.concatenate([first, item.ids]),
             "teacher_q": np.concatenate([first, q]),
             "teacher_entropy": np.append(0.0, -np.where(q > 0, q * logq, 0.0).sum(1)),

@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from temper.core.trace import Group, Sample
 from temper.training.packing import Row
-from temper.training.stages import Path, path
+from temper.training.stages import path
 
 
 class Pair(Struct, frozen=True, eq=False):
@@ -32,7 +32,7 @@ def pairs(groups: Sequence[Group]) -> list[Pair]:
     """
     found = []
     for group in groups:
-        graded = [s for s in group.samples if not s.verdict.masked and trained(path(s.trace, s.leaf)).any()]
+        graded = [s for s in group.samples if not s.verdict.masked and path(s.trace, s.leaf).sampled.any()]
         if not graded:
             continue
         best = max(graded, key=lambda s: s.verdict.reward)
@@ -40,11 +40,6 @@ def pairs(groups: Sequence[Group]) -> list[Pair]:
         if best.verdict.reward > worst.verdict.reward:
             found.append(Pair(f"{best.trace.id}/{worst.trace.id}", best, worst))
     return found
-
-
-def trained(p: Path) -> np.ndarray:
-    """bool (n,): tokens that the policy wrote."""
-    return p.trainable & (p.versions >= 0)
 
 
 def ends(batch: Sequence[Pair]) -> list[Row]:

@@ -8,22 +8,24 @@ common point, the KL of both policies, on answers moved to the next pair's promp
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from temper.core.trace import Sample
 from temper.training.packing import Row, pack
-from temper.training.scoring import Weights, lent, score
 from temper.training.stages import Path, path
-from temper.training.stages.pairs import Pair, trained
-from temper.training.stages.sft import Config
-from temper.training.trainer import Trainer
+from temper.training.stages.pairs import Pair
+
+if TYPE_CHECKING:
+    from temper.training.scoring import Weights
+    from temper.training.trainer import Trainer
 
 References = Mapping[str, np.ndarray]  # by `key` of a sample: log-probs (n,)
 
 
 def step(
-    trainer: Trainer, items: Sequence[Pair], config: Config, references: References, initial: Weights | None = None
+    trainer: Trainer, items: Sequence[Pair], references: References, initial: Weights | None = None
 ) -> dict[str, float]:
     """One update on these pairs. `initial`: the reference's weights, which KTO alone needs again."""
     loss, _ = trainer.losses["preference"]
@@ -35,6 +37,8 @@ def step(
 
 def reference(trainer: Trainer, items: Sequence[Pair]) -> dict[str, np.ndarray]:
     """Log-probs of every answer under the policy as it is now."""
+    from temper.training.scoring import score
+
     sides = {key(s): _row(s, path(s.trace, s.leaf), "", 1.0) for pair in items for s, _ in pair.sides}
     scored = score(trainer.policy, list(sides.values()), trainer.config.micro_tokens)
     return {name: s.logprobs for name, s in zip(sides, scored, strict=True)}
@@ -46,7 +50,7 @@ def rows(items: Sequence[Pair], references: References, anchor: float | None = N
     found = []
     for number, pair in enumerate(items):
         paths = [path(s.trace, s.leaf) for s, _ in pair.sides]
-        counts = [int(trained(p).sum()) for p in paths]
+        counts = [int(p.sampled.sum()) for p in paths]
         for (sample, sign), p, count in zip(pair.sides, paths, counts, strict=True):
             share = 1 / (len(items) * sum(counts)) if anchor is None else 1 / (2 * len(items) * count)
             row = _row(sample, p, pair.name, share)
@@ -64,17 +68,19 @@ def key(sample: Sample) -> str:
 
 
 def _row(sample: Sample, p: Path, family: str, share: float) -> Row:
-    return Row(name=sample.trace.id, ids=p.ids, streams={"w_preference": trained(p) * share}, family=family)
+    return Row(name=sample.trace.id, ids=p.ids, streams={"w_preference": p.sampled * share}, family=family)
 
 
 def _anchor(trainer: Trainer, items: Sequence[Pair], initial: Weights | None) -> float:
     """max(0, mean log-ratio of mismatched answers), as in KTO's paper, section 4.1; 0 for a batch of one pair."""
+    from temper.training.scoring import lent, score
+
     paths = [path(s.trace, s.leaf) for pair in items for s, _ in pair.sides]
     moved = []
     for answer, other in zip(paths, paths[2:] + paths[:2], strict=True):
-        prompt = other.ids[: int(np.argmax(trained(other)))]
-        own = answer.ids[int(np.argmax(trained(answer))) :]
-        weight = np.append(np.zeros(len(prompt)), trained(answer)[-len(own) :])
+        prompt = other.ids[: int(np.argmax(other.sampled))]
+        own = answer.ids[int(np.argmax(answer.sampled)) :]
+        weight = np.append(np.zeros(len(prompt)), answer.sampled[-len(own) :])
         moved.append(Row(name="mismatched", ids=np.append(prompt, own), streams={"w_preference": weight}))
     if len(items) < 2:
         return 0.0

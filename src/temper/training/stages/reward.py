@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 from msgspec import Struct
 
 from temper.core.errors import ConfigError
 from temper.training.packing import pack
-from temper.training.scoring import score
 from temper.training.stages.pairs import Pair, ends
-from temper.training.stages.sft import Config
-from temper.training.trainer import Trainer
+
+if TYPE_CHECKING:
+    from temper.training.trainer import Trainer
 
 BINS = 10
 
@@ -31,7 +32,7 @@ class Calibration(Struct, frozen=True, kw_only=True):
     bins: list[tuple[float, float, int]]
 
 
-def step(trainer: Trainer, items: Sequence[Pair], config: Config) -> dict[str, float]:
+def step(trainer: Trainer, items: Sequence[Pair]) -> dict[str, float]:
     """One update on these pairs."""
     batches = pack(ends(items), trainer.config.micro_tokens, together=True, ranks=trainer.team.size)
     return trainer.step(batches) | {"pairs": float(len(items))}
@@ -39,6 +40,8 @@ def step(trainer: Trainer, items: Sequence[Pair], config: Config) -> dict[str, f
 
 def margins(trainer: Trainer, items: Sequence[Pair]) -> np.ndarray:
     """Score of the chosen answer minus that of the rejected one, float64 (pairs,)."""
+    from temper.training.scoring import score
+
     if trainer.scalar is None:
         raise ConfigError("a reward model needs the trainer's scalar = true")
     scored = score(trainer.policy, ends(items), trainer.config.micro_tokens, scalar=trainer.scalar)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from types import ModuleType
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from msgspec import Struct
@@ -19,9 +19,11 @@ from temper.core import registry
 from temper.core.errors import ConfigError
 from temper.core.trace import Group, MicroBatch, Sample
 from temper.training.packing import Row, pack
-from temper.training.scoring import Scored, Weights, lent, score
 from temper.training.stages import Path, path
-from temper.training.trainer import Trainer
+
+if TYPE_CHECKING:
+    from temper.training.scoring import Weights
+    from temper.training.trainer import Trainer
 
 
 class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -50,6 +52,8 @@ def step(
     `reference`: weights of the policy that `kl` pulls to. Raises ConfigError where the algorithm needs values and the
     trainer has no scalar head.
     """
+    from temper.training.scoring import lent, score
+
     module, _ = registry.configure("training.algorithms", config.algorithm)
     groups = [[_Asked(g, n, s) for s in g.samples] for n, g in enumerate(items)]
     every = [asked for group in groups for asked in group if not asked.sample.verdict.masked]
@@ -59,7 +63,8 @@ def step(
             raise ConfigError(f"{module.__name__} needs values: set the trainer's scalar = true")
         found = score(trainer.policy, [a.row({}) for a in every], cap, temperature=heat, scalar=trainer.scalar)
         for asked, scored in zip(every, found, strict=True):
-            asked.scored = scored
+            assert scored.values is not None
+            asked.values = scored.values
     if config.kl:
         if reference is None:
             raise ConfigError("kl needs the weights of a reference policy, and this stage was given none")
@@ -67,46 +72,23 @@ def step(
             found = score(trainer.policy, [a.row({}) for a in every], cap, temperature=heat)
         for asked, scored in zip(every, found, strict=True):
             asked.reference = scored.logprobs
-    batches, metrics = _assemble(items, groups, config, cap, trainer.version, trainer.team.size)
+    batches, metrics = micro_batches(items, config, cap, trainer.version, trainer.team.size, groups)
     return metrics | trainer.step(batches)
 
 
 def micro_batches(
-    groups: Sequence[Group], config: Config, cap: int, version: int = 0
+    groups: Sequence[Group],
+    config: Config,
+    cap: int,
+    version: int = 0,
+    ranks: int = 1,
+    asked: Sequence[Sequence[_Asked]] = (),
 ) -> tuple[list[MicroBatch], dict[str, float]]:
-    """Micro-batches with the streams of `pg`, and what is to be known about the groups: `step` without measuring.
+    """Micro-batches of the groups, and what is to be known about these. `version`: of the weights to be updated.
 
-    `version`: that of the weights which will be updated.
+    `asked`: the groups' samples with what was measured of them, where anything was.
     """
-    asked = [[_Asked(g, n, s) for s in g.samples] for n, g in enumerate(groups)]
-    return _assemble(groups, asked, config, cap, version)
-
-
-class _Asked:
-    """A sample on its way to a row: its path, where it is trained, and what was measured of it."""
-
-    def __init__(self, group: Group, number: int, sample: Sample) -> None:
-        self.sample = sample
-        self.family = f"{group.task}/{number}"
-        self.path: Path = path(sample.trace, sample.leaf)
-        self.mask = self.path.trainable & (self.path.versions >= 0)
-        self.scored: Scored | None = None
-        self.reference: np.ndarray | None = None
-
-    @property
-    def values(self) -> np.ndarray:
-        if self.scored is None or self.scored.values is None:
-            return np.zeros(len(self.path.ids), np.float32)
-        return self.scored.values
-
-    def row(self, streams: dict[str, np.ndarray]) -> Row:
-        streams = streams or {"w_pg": self.mask.astype(np.float32)}
-        return Row(name=self.sample.trace.id, ids=self.path.ids, streams=streams, family=self.family)
-
-
-def _assemble(
-    groups: Sequence[Group], asked: Sequence[Sequence[_Asked]], config: Config, cap: int, version: int, ranks: int = 1
-) -> tuple[list[MicroBatch], dict[str, float]]:
+    asked = asked or [[_Asked(g, n, s) for s in g.samples] for n, g in enumerate(groups)]
     module, settings = registry.configure("training.algorithms", config.algorithm)
     advantages, returns = _credit(module, settings, groups, asked)
     graded = [
@@ -139,6 +121,22 @@ def _assemble(
         metrics["reward"] = float(np.mean([a.sample.verdict.reward for a, _, _ in graded]))
         metrics["answer_tokens"] = float(counts.mean())
     return pack(rows, cap, share=config.share, ranks=ranks), metrics
+
+
+class _Asked:
+    """A sample on its way to a row: its path, where it is trained, and what was measured of it."""
+
+    def __init__(self, group: Group, number: int, sample: Sample) -> None:
+        self.sample = sample
+        self.family = f"{group.task}/{number}"
+        self.path: Path = path(sample.trace, sample.leaf)
+        self.mask = self.path.sampled
+        self.values = np.zeros(len(self.path.ids), np.float32)
+        self.reference: np.ndarray | None = None
+
+    def row(self, streams: dict[str, np.ndarray]) -> Row:
+        streams = streams or {"w_pg": self.mask.astype(np.float32)}
+        return Row(name=self.sample.trace.id, ids=self.path.ids, streams=streams, family=self.family)
 
 
 def _credit(

@@ -3,22 +3,25 @@
 The order of the data is a pure function of the seed, so the number of steps taken is the whole cursor:
 
     for traces in plan(demonstrations, config, seed)[steps_done:]:
-        metrics = step(trainer, traces, config)
+        metrics = step(trainer, traces)
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 from msgspec import Struct
 
+from temper.core.config import Some
 from temper.core.errors import ConfigError
 from temper.core.trace import Trace
 from temper.training.packing import Row, pack
 from temper.training.stages import path
-from temper.training.trainer import Trainer
+
+if TYPE_CHECKING:
+    from temper.training.trainer import Trainer
 
 T = TypeVar("T")
 
@@ -26,8 +29,8 @@ T = TypeVar("T")
 class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """`batch`: demonstrations (or pairs) a step."""
 
-    epochs: int = 1
-    batch: int = 16
+    epochs: Some = 1
+    batch: Some = 16
 
 
 def plan(demonstrations: Sequence[T], config: Config, seed: int) -> list[list[T]]:
@@ -37,7 +40,7 @@ def plan(demonstrations: Sequence[T], config: Config, seed: int) -> list[list[T]
     return [[demonstrations[i] for i in order[at : at + config.batch]] for at in range(0, len(order), config.batch)]
 
 
-def step(trainer: Trainer, items: Sequence[Trace], config: Config) -> dict[str, float]:
+def step(trainer: Trainer, items: Sequence[Trace]) -> dict[str, float]:
     """One update on these demonstrations. Raises ConfigError when none of them has a token to train on."""
     found = rows(items)
     if not found:

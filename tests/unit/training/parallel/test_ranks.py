@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from msgspec.structs import replace
 from safetensors.torch import load_file
 
 from temper.core.errors import ConfigError, RefusedError
@@ -56,11 +57,11 @@ def ranks(alone) -> Iterator[World]:
         yield world
 
 
-def beside(one: Trainer, sharded: bool) -> Trainer:
-    """A trainer like `one` over two ranks, with its weights."""
+def beside(one: Trainer, sharded: bool, config: Config | None = None) -> Trainer:
+    """A trainer like `one` over two ranks, with its weights, and with its settings where no other are given."""
     policy = Policy(one.policy.base, one.policy.adapter, trainable=True)
     policy.load_trainable(one.policy.trainable())
-    return Trainer(spread(policy) if sharded else policy, one.config)
+    return Trainer(spread(policy) if sharded else policy, config or one.config)
 
 
 def conversations(seed: int, count: int, w: str = "w_ce") -> list[Row]:
@@ -114,6 +115,14 @@ def test_loss_and_gradient_are_those_of_one_rank(alone, ranks, kind, sharded):
     if kind == "whole sequences":  # beside a tree that goes on below, which they must not
         batches = pack(conversations(3, 5, "w_pg"), 400) + batches
     assert difference(beside(one, sharded), one, batches) <= LIMIT[KINDS[kind][0]]
+
+
+@SHARDED
+@pytest.mark.parametrize("kind", ["adapter", "all weights"])
+def test_gradient_checkpointing_over_ranks_gives_the_gradient_of_one_rank_without(alone, ranks, kind, sharded):
+    one = alone[kind]
+    two = beside(one, sharded, replace(one.config, gradient_checkpointing=True))
+    assert difference(two, one, uneven()) <= 1e-10
 
 
 @SHARDED

@@ -11,17 +11,20 @@ deterministic run the order is frozen (`scheduling.waves`), so that it also goes
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from msgspec import Meta, Struct
 
 from temper.core import registry
-from temper.core.config import Count, Positive
+from temper.core.config import Count, Positive, Some
 from temper.core.protocols import SamplingParams
-from temper.runs.workshop import Workshop
 from temper.scheduling import pacing
-from temper.training import guards, trainer
+from temper.training import config as training
+from temper.training import guards
 from temper.training.stages import rl
+
+if TYPE_CHECKING:
+    from temper.runs.workshop import Workshop
 
 
 class Forks(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -48,10 +51,10 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     forks: fork conversations in the middle, for an algorithm that reads a turn's value off its siblings.
     """
 
-    steps: int = 20
+    steps: Some = 20
     pacing: pacing.Config = pacing.Config()
     update: rl.Config = rl.Config()
-    trainer: trainer.Config = trainer.Config()
+    trainer: training.Config = training.Config()
     guards: guards.Config = guards.Config()
     sampling: SamplingParams = SamplingParams()
     publish: str = "recompute"
@@ -59,7 +62,7 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     floor: Annotated[float, Meta(gt=0, le=1)] = 1.0
     window: Count = 0
     forks: Forks | None = None
-    checkpoint_every: int = 1
+    checkpoint_every: Some = 1
 
 
 def problem(config: Config, deterministic: bool) -> str:

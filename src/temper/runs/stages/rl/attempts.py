@@ -7,9 +7,6 @@ the reason, and nothing finished is lost.
 from __future__ import annotations
 
 import asyncio
-import hashlib
-
-from msgspec.structs import replace
 
 from temper.core import registry
 from temper.core.blame import TABLE
@@ -46,11 +43,13 @@ class Attempts:
         """Start what may start now."""
         while not self.breaker.wait(self.shop.clock()) and isinstance(ticket := self.pacing.admit(), Ticket):
             self.breaker.started(self.shop.clock())
+            new = ticket.group not in self.groups.tasks
             task = self.groups.task(ticket)
+            if new and (seconds := self.groups.choice.took(task)):
+                self.pacing.expect(ticket.group, seconds)
             name = named(ticket.group, ticket.slot, ticket.attempt)
             self.shop.event("admitted", name, ticket.why, domain=ticket.domain, version=self.pacing.version)
-            params = replace(self.config.sampling, seed=_seed(self.shop.recipe.seed, name))
-            work = self._attempt(ticket, task, params, name)
+            work = self._attempt(ticket, task, self.shop.seeded(self.config.sampling, name), name)
             self.running[asyncio.create_task(work, name=name)] = ticket
 
     async def finish(self, why: str) -> None:
@@ -80,7 +79,7 @@ class Attempts:
         """A group that would become too old, where `spare` chooses that over waiting."""
         for task in [t for t, ticket in self.running.items() if ticket.group == number]:
             task.cancel()
-        self.groups.forget(number)
+        self.groups.drop(number)
         kept = self.pacing.kept_over_started
         self.shop.event("cancelled", f"rl-{number}", f"over age; mean length kept over started is {kept:.2f} so far")
 
@@ -166,7 +165,3 @@ class Attempts:
 def _judged(verdicts: tuple[Verdict, ...]) -> Verdict:
     """That of a whole attempt: masked where all of its leaves are."""
     return next((v for v in verdicts if not v.masked), verdicts[0])
-
-
-def _seed(seed: int, name: str) -> int:
-    return int.from_bytes(hashlib.sha256(f"{seed}:{name}".encode()).digest()[:6], "big")

@@ -62,7 +62,8 @@ class Loop:
         for number in self.pacing.trained(chosen, useless=alike):
             self.attempts.cancel(number)
         self._account(chosen, groups, seconds / len(groups))
-        self.shop.event("trained", "rl", "the oldest complete groups", groups=chosen, version=self.learner.version)
+        facts = {"groups": chosen, "version": self.learner.version, "worst": self.pacing.shares.worst}
+        self.shop.event("trained", "rl", "the oldest complete groups", **facts)
         self.shop.accounts.advise()
         self._report(groups, metrics)  # before the checkpoint, which never knows more than the logs
         for number in chosen:

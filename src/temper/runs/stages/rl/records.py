@@ -36,10 +36,10 @@ class Rollout(Struct, frozen=True, kw_only=True):
 
 
 class Dropped(Struct, frozen=True, kw_only=True):
-    """A complete group that taught nothing made room for another one, of the step at version `step`."""
+    """A group that is not trained: cancelled over age, or it taught nothing and made room in the step at `step`."""
 
     group: int
-    step: int
+    step: int = -1
 
 
 class Progress(Struct, frozen=True, kw_only=True):
@@ -85,7 +85,7 @@ class Groups:
         task, samples = self.tasks[number], self._samples[number]
         return Group(task.id, task.domain, tuple(s for slot in sorted(samples) for s in samples[slot]))
 
-    def drop(self, number: int, step: int) -> None:
+    def drop(self, number: int, step: int = -1) -> None:
         self._dropped.append(Dropped(group=number, step=step))
         self.forget(number)
 
@@ -138,7 +138,8 @@ class Groups:
             if verdict.trace in traces:
                 verdicts.setdefault(verdict.trace, {})[verdict.leaf] = verdict
         for name, trace in traces.items():
-            samples = tuple(Sample(trace, v, leaf) for leaf, v in sorted(verdicts[name].items()))
+            leaves = {-1, *trace.leaves} if len(trace.leaves) == 1 else trace.leaves  # not those of an earlier attempt
+            samples = tuple(Sample(trace, v, leaf) for leaf, v in sorted(verdicts[name].items()) if leaf in leaves)
             self._samples.setdefault(records[name].group, {})[records[name].slot] = samples
 
 
