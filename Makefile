@@ -17,7 +17,7 @@ long: $(READY)
 	TEMPER_STARTED=$(STARTED) $(BIN)/temper run long --from-scratch
 
 test: $(READY)
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 test-nightly: $(READY)
 	$(BIN)/python -m pytest -m nightly

@@ -25,10 +25,10 @@ FENCE = re.compile(r"^```[^\n]*\n(.*?)^```", re.M | re.S)
 LINK = re.compile(r"\]\((?!\w+:)([^)#\s]+)")
 COMMANDS = sorted(
     {
-        (page, shlex.join(words))
+        (page, shlex.join(shlex.split(line, comments=True)))
         for page, text in PAGES.items()
         for line in "\n".join(FENCE.findall(text)).splitlines()
-        if (words := shlex.split(line, comments=True))[:1] == ["temper"]
+        if line.split()[:1] == ["temper"]
     }
 )
 
@@ -59,7 +59,6 @@ def test_commands_parse(page, line):
         assert (ROOT / "benchmarks" / f"{given['name'].replace('-', '_')}.py").exists()
 
 
-@pytest.mark.slow  # recipes name models and engines, which import torch
 def test_recipes_and_settings_resolve():
     from temper.runs import recipe
 
@@ -75,3 +74,15 @@ def test_recipes_and_settings_resolve():
 )
 def test_links_lead_somewhere(page, link):
     assert (ROOT / page).parent.joinpath(link).exists()
+
+
+def test_methods_are_settings_of_an_rl_stage():
+    """Each row of the table of methods in docs/training.md, as overrides of a recipe."""
+    from temper.runs import recipe
+
+    rows = re.findall(r"^\| ([^|`]+) \| (`[^|]*) \|$", PAGES["docs/training.md"], re.M)
+    settings = {method: re.findall(r"`([\w.]+) = ([^`]+)`", cell) for method, cell in rows}
+    settings = {method: found for method, found in settings.items() if found}
+    assert {"GRPO", "DAPO", "IcePop", "PPO with a value model"} <= settings.keys()
+    for found in settings.values():
+        recipe.load("smoke", [f"stages.1.{key}={value}" for key, value in found])

@@ -13,18 +13,11 @@ def test_rooms_import_downwards_only():
     assert lint_imports(config_filename=str(SOURCE.parents[1] / "pyproject.toml")) == 0
 
 
-def test_importing_temper_is_fast_and_light():
-    code = (
-        "import time; t = time.perf_counter(); import temper, temper.core.protocols, temper.cli; "
-        "s = time.perf_counter() - t; import sys; "
-        "print(s, *(m for m in ('torch', 'ray', 'transformers') if m in sys.modules))"
-    )
-    fastest, heavy = 1e9, []
-    for _ in range(5):
-        out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
-        fastest, heavy = min(fastest, float(out[0])), out[1:]
-    assert not heavy
-    assert fastest < 0.5
+def test_importing_temper_is_light():
+    code = "import sys, temper, temper.core.protocols, temper.cli; print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    assert "temper.cli" in loaded
+    assert not {"torch", "ray", "transformers", "scipy", "pandas"} & set(loaded)
 
 
 def test_nothing_is_unpickled():

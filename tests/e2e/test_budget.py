@@ -1,7 +1,8 @@
 """A run that stops at its budget, says which, goes on with a larger one, and tells its story over both processes."""
 
 import pytest
-from test_run import RECIPE, finish, temper, trained_groups
+from plugins import drive
+from test_run import RECIPE, trained_groups
 
 from temper.evaluation.diagnosis import diagnosis
 from temper.evaluation.sections import text
@@ -14,12 +15,12 @@ from temper.store.run import RunDirectory
 def test_a_run_stops_at_its_budget_and_goes_on_with_a_larger_one(tmp_path):
     (tmp_path / "tiny.toml").write_text(RECIPE + "[budget]\ntokens = 3400\n[prices]\ntokens = 0.001\n")
     folder = tmp_path / "tiny"
-    code, errors = finish(temper("run", str(tmp_path / "tiny.toml"), "--root", str(tmp_path)), 400)
+    code, errors = drive.run(tmp_path / "tiny.toml", folder).finish(400)
     assert (code, "tokens" in errors, "budget.tokens=" in errors) == (7, True, True)
     with RunDirectory.view(folder) as run:
         assert [e.whom for e in run.events if e.what == "stopped"] == ["rl"]
         before = [t.id for t in run.traces]
-    code, errors = finish(temper("run", "--resume", str(folder), "budget.tokens=100000"), 400)
+    code, errors = drive.Command("run", "--resume", folder, "budget.tokens=100000").finish(400)
     assert code == 0, errors
     with RunDirectory.view(folder) as run:
         traces = {t.id: t for t in run.traces}

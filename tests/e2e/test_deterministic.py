@@ -1,10 +1,9 @@
 """Deterministic runs: killed at random moments, they end in the same bits as one that nobody touched."""
 
 import random
-import time
 
 import pytest
-from plugins.drive import start
+from plugins import drive
 
 from temper.evaluation.outcome import Outcome
 from temper.runs.stages.rl.records import Dropped
@@ -51,25 +50,6 @@ def result(path):
     }
 
 
-def written(folder):
-    """How far a run is, in bytes: all logs but those that grow with each process."""
-    return sum(p.stat().st_size for p in folder.glob("*.log") if p.stem not in ("events", "spent"))
-
-
-def killed(recipe, folder, moments, rng):
-    """A run that is killed soon after it has written so much, each time, and goes on to its end."""
-    process = start(recipe, folder)
-    for size in sorted(moments):
-        while process.is_alive() and written(folder) < size:
-            time.sleep(0.002)
-        time.sleep(rng.choice([0.0, 0.01, 0.1, 0.5]))
-        process.kill()
-        process.join()
-        process = start(recipe, folder)
-    process.join()
-    return process.exitcode
-
-
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("kills", [3, pytest.param(20, marks=pytest.mark.nightly)])
@@ -77,11 +57,12 @@ def test_a_run_that_was_killed_ends_bit_for_bit_like_one_that_was_not(kills, tmp
     recipe = tmp_path / "tiny.toml"
     recipe.write_text(RECIPE)
     whole, parts = tmp_path / "whole", tmp_path / "parts"
-    process = start(recipe, whole)
-    process.join()
-    assert process.exitcode == 0
+    code, errors = drive.run(recipe, whole).finish(300)
+    assert code == 0, errors
     rng = random.Random(kills)
-    assert killed(recipe, parts, [rng.uniform(0.1, 1.0) * written(whole) for _ in range(kills)], rng) == 0
+    moments = [rng.uniform(0.1, 1.0) * drive.written(whole) for _ in range(kills)]
+    code, errors = drive.killed(recipe, parts, moments, rng).finish(300)
+    assert code == 0, errors
     assert result(parts) == result(whole)
     run = RunDirectory.view(whole)
     assert any(m.values.get("grad_norm", 0) > 0 for m in run.metrics if m.stage == "rl"), "something was learnt"

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from plugins.drive import Command, killed, written
 
 from temper.evaluation.outcome import Outcome
 from temper.runs.stages.rl.records import Opened, Progress, Rollout
@@ -55,24 +56,20 @@ def finish(process, seconds=100):
     return process.returncode, errors
 
 
-def killed(recipe, folder, times, seconds):
-    """A run that was killed so often, each time after `seconds()`, and goes on."""
-    first = [str(recipe), "--root", str(folder.parent)]
-    process = temper("run", *first, stdout=subprocess.DEVNULL)
-    for _ in range(times):
-        time.sleep(seconds())
-        process.send_signal(signal.SIGKILL)
-        process.communicate()
-        again = ["--resume", str(folder)] if (folder / "recipe.json").exists() else first
-        process = temper("run", *again, stdout=subprocess.DEVNULL)
-    return process
-
-
-@pytest.fixture
-def recipe(tmp_path):
-    path = tmp_path / "tiny.toml"
+@pytest.fixture(scope="module")
+def recipe(tmp_path_factory):
+    path = tmp_path_factory.mktemp("recipe") / "tiny.toml"
     path.write_text(RECIPE)
     return path
+
+
+@pytest.fixture(scope="module")
+def whole(recipe, tmp_path_factory):
+    """The directory of a run that nobody touched."""
+    root = tmp_path_factory.mktemp("whole")
+    code, errors = finish(temper("run", str(recipe), "--root", str(root), stdout=subprocess.DEVNULL))
+    assert code == 0, errors
+    return root / "tiny"
 
 
 def trained_groups(run):
@@ -81,41 +78,27 @@ def trained_groups(run):
 
 
 @pytest.mark.slow
-def test_a_recipe_runs_from_start_to_report(recipe, tmp_path):
-    code, errors = finish(temper("run", str(recipe), "--root", str(tmp_path), stdout=subprocess.DEVNULL))
-    assert code == 0, errors
-    report = json.loads((tmp_path / "tiny" / "report.json").read_text())
+def test_a_recipe_runs_from_start_to_report(whole):
+    report = json.loads((whole / "report.json").read_text())
     assert list(report["stages"]) == ["base", "sft", "rl"]
     assert all(stage["overall"]["n"] == 6 for stage in report["stages"].values())
-    assert (tmp_path / "tiny" / "report.png").read_bytes().startswith(b"\x89PNG")
-    assert '"reward"' in (tmp_path / "tiny" / "metrics.jsonl").read_text()
-    run = RunDirectory.view(tmp_path / "tiny")
+    assert (whole / "report.png").read_bytes().startswith(b"\x89PNG")
+    assert '"reward"' in (whole / "metrics.jsonl").read_text()
+    run = RunDirectory.view(whole)
     assert len(trained_groups(run)) == 4 * 2
     assert min(o.index for o in run.log("groups", Opened)) == 16, "RL begins after the tasks that SFT has shown"
-
-
-def ours():
-    """(mounts of this machine, processes that run our helper or our workers)."""
-    running = {}
-    for process in Path("/proc").glob("[0-9]*"):
-        try:
-            line = (process / "cmdline").read_bytes()
-        except OSError:
-            continue  # it has ended
-        if b"temper.verifiers.worker" in line or b"sandboxes/helper" in line:
-            running[process.name] = line
-    return Path("/proc/self/mountinfo").read_text(), running
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("kills", [3, pytest.param(20, marks=pytest.mark.nightly)])
-def test_killed_at_random_moments_it_resumes_and_trains_each_rollout_once(kills, recipe, tmp_path):
+def test_killed_at_random_moments_it_resumes_and_trains_each_rollout_once(kills, recipe, whole, tmp_path, descendants):
     rng = random.Random(kills)
     path = tmp_path / "tiny"
-    mounts, before = ours()
-    process = killed(recipe, path, kills, lambda: rng.uniform(3, 9))
-    code, errors = finish(process, 200)
+    Command("list").finish()  # starts what starts processes
+    mounts, before = Path("/proc/self/mountinfo").read_text(), set(descendants())
+    command = killed(recipe, path, [rng.uniform(0.1, 1.0) * written(whole) for _ in range(kills)], rng)
+    code, errors = command.finish(300)
     assert code == 0, errors
     run = RunDirectory.view(path)
     trained = trained_groups(run)
@@ -129,10 +112,10 @@ def test_killed_at_random_moments_it_resumes_and_trains_each_rollout_once(kills,
     stages = [o.stage for o in run.log("outcomes", Outcome)]
     assert {s: stages.count(s) for s in stages} == {"base": 6, "sft": 6, "rl": 6}
     until = time.monotonic() + 10
-    while (left := ours()[1].keys() - before.keys()) and time.monotonic() < until:
+    while (left := set(descendants()) - before) and time.monotonic() < until:
         time.sleep(0.1)
     assert not left, "processes are left over"
-    assert ours()[0] == mounts
+    assert Path("/proc/self/mountinfo").read_text() == mounts
 
 
 @pytest.mark.slow
@@ -159,7 +142,7 @@ examples = 0
 sampling = { temperature = 1.0 }
 """
     )
-    code, errors = finish(temper("run", str(path), "--root", str(tmp_path), stdout=subprocess.DEVNULL), 280)
+    code, errors = Command("run", path, "--root", tmp_path).finish(280)
     assert code == 0, errors
     report = json.loads((tmp_path / "digits" / "report.json").read_text())
     before = report["stages"]["base"]["overall"]["score"]
@@ -222,17 +205,14 @@ tasks = 1
 examples = 0
 """
     )
-    process = temper("run", str(path), "--root", str(tmp_path), stdout=subprocess.DEVNULL)
-    _, errors = process.communicate()
-    assert process.returncode == 2
+    code, errors = Command("run", path, "--root", tmp_path).finish()
+    assert code == 2
     assert "raise the trainer's micro_tokens" in errors
-    again = ["run", "--resume", str(tmp_path / "counter"), "stages.0.trainer.micro_tokens=4096"]
-    process = temper(*again, stdout=subprocess.DEVNULL)
-    while not list((tmp_path / "counter").glob("checkpoints/sft-*")) and process.poll() is None:
+    again = Command("run", "--resume", tmp_path / "counter", "stages.0.trainer.micro_tokens=4096")
+    while not list((tmp_path / "counter").glob("checkpoints/sft-*")) and again.process.is_alive():
         time.sleep(0.05)
-    process.send_signal(signal.SIGKILL)
-    process.communicate()
-    code, errors = finish(temper(*again[:3], stdout=subprocess.DEVNULL), 200)
+    again.kill()
+    code, errors = Command("run", "--resume", tmp_path / "counter").finish(200)
     assert code == 0, errors
     losses = {m.step: m.values["loss"] for m in RunDirectory.view(tmp_path / "counter").metrics}
     assert list(losses) == [1, 2, 3, 4]
@@ -260,7 +240,7 @@ tasks = 2
 examples = 0
 """
     )
-    code, errors = finish(temper("run", str(path), "--root", str(tmp_path), stdout=subprocess.DEVNULL))
+    code, errors = Command("run", path, "--root", tmp_path).finish()
     assert code == 6
     assert "the world is missing" in errors
     assert "Traceback" not in errors
@@ -290,7 +270,7 @@ tasks = 2
 examples = 0
 """
     )
-    code, errors = finish(temper("run", str(path), "--root", str(tmp_path), stdout=subprocess.DEVNULL))
+    code, errors = Command("run", path, "--root", tmp_path).finish()
     assert code == 0, errors
     run = RunDirectory.view(tmp_path / "outage")
     assert len(trained_groups(run)) == 2 * 4

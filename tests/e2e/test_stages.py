@@ -2,10 +2,9 @@
 
 import json
 import random
-import subprocess
 
 import pytest
-from test_run import finish, killed, temper
+from plugins import drive
 
 from temper.core.task import Message
 from temper.models.scalar import Scorer
@@ -28,7 +27,7 @@ examples = 0
 STAGES = """
 [[stages]]
 kind = "sft"
-demonstrations = 16
+demonstrations = 48
 data = { batch = 8 }
 trainer = { lr = 2e-3 }
 [[stages]]
@@ -75,14 +74,25 @@ sampling = { max_tokens = 8 }
 """
 
 
+@pytest.fixture(scope="module")
+def recipe(tmp_path_factory):
+    path = tmp_path_factory.mktemp("recipe") / "stages.toml"
+    path.write_text(RECIPE.replace("[evaluation]", STAGES + "[evaluation]"))
+    return path
+
+
+@pytest.fixture(scope="module")
+def folder(recipe, tmp_path_factory):
+    """The directory of a run that nobody touched."""
+    folder = tmp_path_factory.mktemp("whole") / "stages"
+    code, errors = drive.run(recipe, folder).finish(280)
+    assert code == 0, errors
+    return folder
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_a_recipe_chains_all_stages_and_each_improves_its_own_measure(tmp_path):
-    path = tmp_path / "stages.toml"
-    path.write_text(RECIPE.replace("[evaluation]", STAGES + "[evaluation]"))
-    code, errors = finish(temper("run", str(path), "--root", str(tmp_path), stdout=subprocess.DEVNULL), 280)
-    assert code == 0, errors
-    folder = tmp_path / "stages"
+def test_a_recipe_chains_all_stages_and_each_improves_its_own_measure(folder):
     report = json.loads((folder / "report.json").read_text())
     assert list(report["stages"]) == ["base", "sft", "preference", "rejection", "distill", "rl"]
     measures = report["measures"]
@@ -106,15 +116,12 @@ def test_a_recipe_chains_all_stages_and_each_improves_its_own_measure(tmp_path):
 
 @pytest.mark.nightly
 @pytest.mark.timeout(900)
-def test_killed_at_random_moments_the_stages_resume_to_the_same_data(tmp_path):
+def test_killed_at_random_moments_the_stages_resume_to_the_same_data(recipe, folder, tmp_path):
     rng = random.Random(1)
-    path = tmp_path / "stages.toml"
-    path.write_text(RECIPE.replace("[evaluation]", STAGES + "[evaluation]"))
-    folder = tmp_path / "stages"
-    process = killed(path, folder, 5, lambda: rng.uniform(8, 16))
-    code, errors = finish(process, 300)
+    moments = [rng.uniform(0.1, 1.0) * drive.written(folder) for _ in range(5)]
+    code, errors = drive.killed(recipe, tmp_path / "parts", moments, rng).finish(300)
     assert code == 0, errors
-    run = RunDirectory.view(folder)
+    run = RunDirectory.view(tmp_path / "parts")
     measured = [(m.stage, m.when) for m in run.log("measured", Measured)]
     assert len(measured) == len(set(measured)) == 10
     drawn = {d.stage: (d.start, d.count) for d in run.log("drawn", Drawn)}

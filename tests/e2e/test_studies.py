@@ -1,4 +1,4 @@
-"""The scripts of `benchmarks/studies` as a person starts them, at the least size: they run and write their pages."""
+"""The scripts of `benchmarks/studies` as a person starts them, at the least size: they write their pages, and go on."""
 
 from __future__ import annotations
 
@@ -27,34 +27,43 @@ SFT = '[[stages]]\nkind = "sft"\ndemonstrations = 64\nheld = 8\ntrainer = { lr =
 PAIRS = "tasks = 8\nheld = 8\nanswers = 3\ntrainer = { lr = 1e-3 }\n"
 
 
-def study(name: str, folder: Path, *words: str) -> dict:
-    out = folder / ("saving.json" if name == "saving" else "results")
+def study(name: str, folder: Path, *words: str, result: str = "") -> dict:
+    """What a study found; started again it runs nothing, and finds the same."""
+    out = folder / "results"
     command = [sys.executable, str(STUDIES / f"{name}.py"), "--root", str(folder / "runs"), "--out", str(out), *words]
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    files = [out] if out.suffix else sorted(out.iterdir())
-    assert all(file.read_bytes() for file in files)
-    return json.loads(next(file for file in files if file.suffix == ".json").read_text())
+    said, found = [], []
+    for _ in range(2):
+        done = subprocess.run(command, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        said.append(done.stderr.count("temper run"))
+        found.append([(out / f"{result or name}.{kind}").read_bytes() for kind in ("json", "md", "png")])
+        assert ("runs are left, about" in done.stderr) == (said[-1] > 0)
+    assert said[0] > said[1] == 0
+    assert found[0][:2] == found[1][:2]
+    assert f"({result or name}.png)" in found[0][1].decode()
+    return json.loads(found[0][0])
 
 
 @pytest.mark.nightly
 @pytest.mark.timeout(900)
 def test_asynchrony_and_saving_from_one_warm_start(tmp_path):
     less = [*SMALL, "--seeds", "1"]
-    found = study("asynchrony", tmp_path, *less, "--only", "eta 1", "--only", "eta 1, cancelling")
+    found = study("asynchrony", tmp_path, *less, "--only", "eta 1", "--only", "eta 1, cancelling", result="async")
     assert list(found["arms"]) == ["synchronous", "eta 1", "eta 1, cancelling"]
     assert found["arms"]["synchronous"]["age_max"] == 0
     assert found["arms"]["eta 1"]["kept_over_started"] == [1, 1, 1]
     assert found["recommended"] in found["arms"]
     found = study("saving", tmp_path, *less, "--window", "150")
     assert found["seeds"][0]["tokens_uniform"] > 0
+    assert found["interval"]["n"] == 1
 
 
 @pytest.mark.nightly
 @pytest.mark.timeout(900)
 def test_curves_of_a_shipped_recipe(tmp_path):
     small = ["evaluation.tasks=8", "stages.0.demonstrations=64", "stages.1.steps=2"]
-    found = study("curves", tmp_path, "guess_number", "--seeds", "1", *(w for s in small for w in ("--set", s)))
+    words = ["guess_number", "--seeds", "1", *(w for s in small for w in ("--set", s))]
+    found = study("curves", tmp_path, *words, result="guess_number")
     assert list(found["stages"]) == ["base", "sft", "rl"]
     assert len(found["rl"][0]) == 2
     assert found["stages"]["rl"]["overall"]["n"] == 8
@@ -70,6 +79,7 @@ def test_stages_with_a_teacher_of_their_own(tmp_path):
     words = [w for name in ("recipe", "teacher") for w in (f"--{name}", str(tmp_path / f"{name}.toml"))]
     words[1] = str(tmp_path / "stages.toml")
     found = study("stages", tmp_path, *words)
+    (found,) = found["seeds"]
     assert list(found["measures"]) == ["sft", "reward", "preference", "distill"]
     assert list(found["success"]) == ["sft", "preference", "distill"]
 
@@ -84,7 +94,7 @@ def test_transfer_between_leaves_that_a_tiny_model_can_try(tmp_path):
         "arithmetic@1",
         "reverse_text@1",
         "--every",
-        "tools@1",
+        "table_questions@1",
         "reverse_text@1",
         "arithmetic@1",
         "--leaves",

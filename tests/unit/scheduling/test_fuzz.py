@@ -8,13 +8,13 @@ from temper.scheduling.pacing import Config, Pacing, Ticket, Wait
 
 
 def test_thousands_of_sequences_keep_every_promise():
-    assert sum(sequence(seed) for seed in range(3_000)) > 30_000
+    assert sum(sequence(seed) for seed in range(10_000)) > 100_000
 
 
 @pytest.mark.nightly
 @pytest.mark.timeout(7200)
 def test_a_million_sequences_keep_every_promise():
-    for seed in range(3_000, 1_003_000):
+    for seed in range(10_000, 1_010_000):
         sequence(seed)
 
 
