@@ -25,7 +25,7 @@ from temper.rollouts.environments import ToolEnvironment
 from temper.rollouts.toolsets import ToolError, Toolset, tool
 from temper.verifiers.audit.bench import Bench
 from temper.verifiers.checks import tscn
-from temper.verifiers.checks.scenes import Cell, Grid, solve
+from temper.verifiers.checks.mazes import Cell, Grid, solve
 
 CELL = 16
 PREFABS = ("player", "goal", "wall", "key", "door")

@@ -134,7 +134,7 @@ def _failure(case: Case, outcome: Any) -> str:
 
 
 def _same(expected: Any, got: Any, tolerance: float) -> bool:
-    if not tolerance:
+    if not tolerance or expected == got:
         return expected == got
     if isinstance(expected, list) and isinstance(got, list) and expected[:1] == got[:1] == ["float"] and len(got) == 2:
         try:
@@ -143,7 +143,7 @@ def _same(expected: Any, got: Any, tolerance: float) -> bool:
             return False
     if isinstance(expected, list) and isinstance(got, list) and len(expected) == len(got):
         return all(_same(e, g, tolerance) for e, g in zip(expected, got, strict=True))
-    return expected == got
+    return False
 
 
 def _shown(form: Any) -> str:

@@ -17,8 +17,8 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from temper.core.task import Task
 from temper.verifiers import written
+from temper.verifiers.grading import Some, Text
 
 
 class Config(written.Config, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -26,20 +26,15 @@ class Config(written.Config, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 class Reference(Struct, frozen=True, forbid_unknown_fields=True):
-    given: list[str]
-    goal: str
-    solution: str
+    given: Some[str]
+    goal: Text
+    solution: Text
     integers: list[str] = []
     propositions: list[str] = []
     premises: int = 2
 
 
-def _problem(reference: Reference, task: Task) -> str:
-    sound = reference.given and reference.goal.strip() and reference.solution.strip()
-    return "" if sound else "expected givens, a goal and a gold chain"
-
-
 create = written.checked(
-    __name__, Config, Reference, lambda reference: reference.solution, _problem, ("z3-solver", "sympy"), "derivation",
-    "temper.verifiers.checks.derivation:check",
+    __name__, Config, Reference, lambda reference: reference.solution, libraries=("z3-solver", "sympy"),
+    extra="derivation", check="temper.verifiers.checks.derivation:check",
 )  # fmt: skip

@@ -21,9 +21,13 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 class Reference(Struct, frozen=True, forbid_unknown_fields=True):
     answer: str | list[str]
 
+    @property
+    def golds(self) -> list[str]:
+        return [self.answer] if isinstance(self.answer, str) else self.answer
+
 
 async def judge(given: Given, reference: Reference, settings: Config) -> Judgement:
-    golds = [reference.answer] if isinstance(reference.answer, str) else reference.answer
+    golds = reference.golds
     if not golds or not all(normal(gold, settings) for gold in golds):
         raise FaultError("reference-missing", "verifiers.exact", "an empty answer would pass by saying nothing")
     longest = max(len(gold) for gold in golds)

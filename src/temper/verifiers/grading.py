@@ -13,10 +13,10 @@ import re
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from importlib import metadata
 from pathlib import Path
-from typing import Any, NamedTuple, get_args
+from typing import Annotated, Any, NamedTuple, TypeVar, get_args
 
 import msgspec
-from msgspec import Struct, field
+from msgspec import Meta, Struct, field
 
 from temper.core.blame import FaultError
 from temper.core.errors import BackendError, MissingError
@@ -24,6 +24,10 @@ from temper.core.protocols import SandboxBackend, Verifier
 from temper.core.task import Task
 from temper.core.trace import Evidence, Stop, Trace, Verdict
 from temper.verifiers.pool import Pool
+
+T = TypeVar("T")
+Text = Annotated[str, Meta(pattern=r"\S")]  # of a reference: not blank, as that would pass by saying nothing
+Some = Annotated[list[T], Meta(min_length=1)]
 
 _FINISHED = ("answer", "done")  # every other stop is a fault or a limit that the policy ran into
 _MECHANICS = {f"temper.verifiers.{name}" for name in ("pool", "processes", "worker")}  # decide about no answer
@@ -50,11 +54,15 @@ async def grade(task: Task, trace: Trace, artifacts: Mapping[str, bytes], verifi
 
 
 class Judgement(Struct, frozen=True):
-    """What a plugin found: the score in [0, 1], why (fit to be shown to the policy), and named parts."""
+    """What a plugin found: the score in [0, 1], why (fit to be shown to the policy), and named parts.
+
+    `reward`: for training, where that is not the score.
+    """
 
     score: float
     why: str = ""
     components: dict[str, float] = field(default_factory=dict)
+    reward: float | None = None
 
     @classmethod
     def of(cls, whys: list[str], components: Mapping[str, float] | None = None) -> Judgement:
@@ -99,7 +107,7 @@ class Plugin(NamedTuple):
     """
 
     module: str
-    config: type[Struct]
+    config: Callable[[], Any]
     reference: type[Struct]
     judge: Judge
     problem: Callable[[Any, Task], str] = lambda reference, task: ""
@@ -135,7 +143,8 @@ class Grader:
             return Verdict.ruled(error.fault.what, trace.id, self.hash, error.fault.detail)
         why = found.why.encode("utf-8", "backslashreplace").decode()  # a lone surrogate could not be stored
         evidence = (Evidence(why),) if why else ()
-        more = {"score": found.score, "components": found.components, "evidence": evidence}
+        rewards = {len(trace.segments) - 1: found.reward} if found.reward is not None and trace.segments else {}
+        more = {"score": found.score, "rewards": rewards, "components": found.components, "evidence": evidence}
         return Verdict.ruled("graded", trace.id, self.hash, **more)
 
 

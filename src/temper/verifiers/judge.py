@@ -9,9 +9,8 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from temper.core.task import Task
 from temper.verifiers import judging
-from temper.verifiers.grading import Given, Judgement, Plugin
+from temper.verifiers.grading import Given, Judgement, Plugin, Text
 
 Config = judging.Config
 _ASK = "Two answers to one request, {}: which is better? Length and style count only where the item says so."
@@ -19,8 +18,8 @@ _CHOICES = ("first", "second", "equal")
 
 
 class Reference(Struct, frozen=True, forbid_unknown_fields=True):
-    answer: str
-    criteria: str
+    answer: Text
+    criteria: Text
 
 
 async def judge(given: Given, reference: Reference, settings: Config) -> Judgement:
@@ -42,8 +41,4 @@ async def judge(given: Given, reference: Reference, settings: Config) -> Judgeme
     return Judgement(score, why, {"agreement": agreement})
 
 
-def _problem(reference: Reference, task: Task) -> str:
-    return "" if reference.answer.strip() and reference.criteria.strip() else "expected an answer and criteria"
-
-
-create = Plugin(__name__, Config, Reference, judge, _problem, prepare=judging.panel)
+create = Plugin(__name__, Config, Reference, judge, prepare=judging.panel)

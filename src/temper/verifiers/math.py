@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from temper.core.task import Task
-from temper.verifiers.grading import Given, Judgement, Plugin
+from temper.verifiers.grading import Given, Judgement, Plugin, Text
 
 _TAIL = 16 << 10  # characters of an answer's end that are looked at
 
@@ -20,7 +19,7 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class Reference(Struct, frozen=True, forbid_unknown_fields=True):
-    answer: str
+    answer: Text
 
 
 async def judge(given: Given, reference: Reference, settings: Config) -> Judgement:
@@ -36,10 +35,5 @@ async def judge(given: Given, reference: Reference, settings: Config) -> Judgeme
     return Judgement(float(right), "" if right else why)
 
 
-def _problem(reference: Reference, task: Task) -> str:
-    return "" if reference.answer.strip() else "the expected answer is empty"
-
-
-create = Plugin(
-    __name__, Config, Reference, judge, _problem, lambda _: ("math-verify", "latex2sympy2_extended", "sympy")
-)
+_LIBRARIES = ("math-verify", "latex2sympy2_extended", "sympy")
+create = Plugin(__name__, Config, Reference, judge, libraries=lambda _: _LIBRARIES)

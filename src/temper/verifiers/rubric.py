@@ -40,7 +40,7 @@ async def judge(given: Given, reference: Reference, settings: Config) -> Judgeme
     votes = [vote for one in await judging.verdicts(given.state, questions, settings) for vote in one]
     met = {c.id: sum(vote[c.id] == "met" for vote in votes) / len(votes) for c in criteria}
     score = min(1.0, max(0.0, sum(c.points * met[c.id] for c in criteria) / _total(reference)))
-    missed = [c.text for c in criteria if (met[c.id] < 1) == (c.points > 0) and c.points]
+    missed = [c.text for c in criteria if c.points and (met[c.id] < 1 if c.points > 0 else met[c.id] > 0)]
     why = f"not as it should be: {'; '.join(missed)}"[:500] if missed else ""
     agreement = sum(max(share, 1 - share) for share in met.values()) / len(met)
     return Judgement(score, why, {**met, "agreement": agreement})

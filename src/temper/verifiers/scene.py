@@ -18,13 +18,11 @@ import msgspec
 from msgspec import Struct
 
 from temper.core.task import Task
+from temper.verifiers import written
 from temper.verifiers.grading import Given, Judgement, Plugin
 
+Config = written.Config
 _MOST_CELLS = 2500
-
-
-class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    seconds: float = 5.0
 
 
 class Rule(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="rule", tag=str.lower):

@@ -7,45 +7,26 @@ public tasks such as reverse-text call the LCS ratio.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from difflib import SequenceMatcher
+from functools import partial
 
 from msgspec.structs import replace
 
-from temper.core.protocols import SandboxBackend
-from temper.core.task import Task
-from temper.core.trace import Trace, Verdict
 from temper.verifiers import exact
-from temper.verifiers.grading import fingerprint
-from temper.verifiers.pool import Pool
-
-_EXACT = exact.Config(casefold=False)
+from temper.verifiers.grading import Given, Judgement, Plugin
 
 
-def create(config: None = None, pool: Pool | None = None, sandboxes: SandboxBackend | None = None) -> Similarity:
-    return Similarity()
+async def judge(given: Given, reference: exact.Reference, settings: exact.Config) -> Judgement:
+    found = await exact.judge(given, reference, settings)
+    near = max(closeness(given.trace.answer, gold, settings) for gold in reference.golds)
+    return replace(found, components={"similarity": near}, reward=near)
 
 
-class Similarity:
-    """`core.protocols.Verifier`."""
-
-    name = "similarity"
-
-    def __init__(self) -> None:
-        self.hash = fingerprint(_EXACT, __name__, exact.__name__)
-        self._exact = exact.create(_EXACT)
-
-    async def grade(self, task: Task, trace: Trace, artifacts: Mapping[str, bytes]) -> Verdict:
-        verdict = replace(await self._exact.grade(task, trace, artifacts), verifier=self.hash)
-        if verdict.masked:
-            return verdict
-        golds = task.reference["answer"]
-        near = max(closeness(trace.answer, gold) for gold in ([golds] if isinstance(golds, str) else golds))
-        rewards = {len(trace.segments) - 1: near} if trace.segments else {}
-        return replace(verdict, rewards=rewards, components={"similarity": near})
-
-
-def closeness(answer: str, gold: str) -> float:
+def closeness(answer: str, gold: str, settings: exact.Config) -> float:
     """difflib's ratio of what was said to what was wanted; 0 for an answer so long that comparing it takes long."""
-    said, wanted = exact.normal(answer[: 4 * len(gold) + 100], _EXACT), exact.normal(gold, _EXACT)
-    return SequenceMatcher(None, said, wanted).ratio() if len(answer) <= 4 * len(gold) + 100 else 0.0
+    if len(answer) > 4 * len(gold) + 100:
+        return 0.0
+    return SequenceMatcher(None, exact.normal(answer, settings), exact.normal(gold, settings)).ratio()
+
+
+create = Plugin(__name__, partial(exact.Config, casefold=False), exact.Reference, judge)

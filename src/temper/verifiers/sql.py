@@ -8,12 +8,11 @@ The policy delivers `query.sql`. Anything but one reading statement is wrong. Co
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from temper.core.blame import FaultError
-from temper.core.task import Task
 from temper.verifiers.grading import Given, Judgement, Plugin
 
 
@@ -23,7 +22,7 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class Reference(Struct, frozen=True, forbid_unknown_fields=True):
-    databases: list[str]
+    databases: Annotated[list[str], Meta(min_length=2)]
     query: str
     ordered: bool | None = None
     columns: Literal["free", "ordered"] = "free"
@@ -34,26 +33,18 @@ async def judge(given: Given, reference: Reference, settings: Config) -> Judgeme
         query = given.file("query.sql").decode("utf-8")
     except UnicodeDecodeError:
         return Judgement(0.0, "query.sql is not UTF-8 text")
-    task_side = (reference.databases, reference.query)
     rules = (settings.engine, reference.ordered, reference.columns == "free")
+    answer, gold = ((reference.databases, reference.query, text, *rules) for text in (query, reference.query))
     found, why = await given.pool.judge(
-        "temper.verifiers.checks.sql:check",
-        (*task_side, query, *rules),
-        (*task_side, reference.query, *rules),
-        lambda f: f[0] == "right",
-        settings.seconds,
+        "temper.verifiers.checks.sql:check", answer, gold, lambda f: f[0] == "right", settings.seconds
     )
     if found == "gold-fails":
         raise FaultError(found, "verifiers.sql", why)
     return Judgement(float(found == "right"), why)
 
 
-def _problem(reference: Reference, task: Task) -> str:
-    return "" if len(reference.databases) > 1 else "expected two databases or more"
-
-
 def _libraries(settings: Config) -> tuple[str, ...]:
     return ("sqlglot", "duckdb") if settings.engine == "duckdb" else ("sqlglot",)
 
 
-create = Plugin(__name__, Config, Reference, judge, _problem, _libraries, "sql")
+create = Plugin(__name__, Config, Reference, judge, libraries=_libraries, extra="sql")

@@ -10,8 +10,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from temper.core.task import Task
-from temper.verifiers.grading import Given, Judgement, Plugin
+from temper.verifiers.grading import Given, Judgement, Plugin, Some
 
 
 class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -22,7 +21,7 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class Reference(Struct, frozen=True, forbid_unknown_fields=True):
-    paths: list[str]
+    paths: Some[str]
     solution: dict[str, str] = {}
 
 
@@ -40,10 +39,8 @@ async def judge(given: Given, reference: Reference, settings: Config) -> Judgeme
     return Judgement(float(not why), why, components)
 
 
-def _problem(reference: Reference, task: Task) -> str:
-    return "" if reference.paths else "expected paths of Python files"
+def _libraries(settings: Config) -> tuple[str, ...]:
+    return ("ruff", "mypy") if settings.types else ("ruff",)
 
 
-create = Plugin(
-    __name__, Config, Reference, judge, _problem, lambda s: ("ruff", "mypy") if s.types else ("ruff",), "code"
-)
+create = Plugin(__name__, Config, Reference, judge, libraries=_libraries, extra="code")

@@ -35,7 +35,8 @@ from temper.verifiers import boxes
 from temper.verifiers.grading import Given, Judgement, Plugin
 
 _SIDES = ("temper.verifiers.checks.values", "temper.verifiers.checks.apart")
-_REMOTE, _PYTEST = "temper.verifiers.checks.remote", "temper.verifiers.checks.pytest_run"
+_REMOTE = ("temper.verifiers.checks.candidate", "temper.verifiers.checks.remote")
+_PYTEST = "temper.verifiers.checks.pytest_run"
 _STEERING = (
     "conftest.py", "pytest.ini", ".pytest.ini", "tox.ini", "setup.cfg", "pyproject.toml", "sitecustomize.py",
     "usercustomize.py", "*.pth",
@@ -84,7 +85,7 @@ async def _run(
     if settings.runner == "isolated":
         code = {boxes.dotted(path) for path in spec.files if path.endswith(".py") and path not in reference.tests}
         more |= {"tests": reference.tests, "modules": sorted(code)}
-        program = boxes.program(*_SIDES, _REMOTE)
+        program = boxes.program(*_SIDES, *_REMOTE)
     else:
         canary = f"test_{secrets.token_hex(8)}.py"
         more |= {"tests": [*reference.tests, canary], "delivered": sorted(lines), "bundle": _BUNDLE}

@@ -99,19 +99,28 @@ def serve(channel: socket.socket, incoming: Any, known: Functions) -> None:
             if name not in known:
                 known[name] = load(name)
                 reply(channel, ("ready", None))
-            frame = ("value", known[name](*args))
-            reply(channel, frame)
-            continue
+            reply(channel, ("value", known[name](*args)))
         except (MemoryError, RecursionError) as error:
-            frame = ("limit", type(error).__name__)
+            reply(channel, ("limit", type(error).__name__))
         except Exception as error:
-            frame = ("crash", "".join(traceback.format_exception(error)[-3:]))
-        reply(channel, frame)
+            reply(channel, ("crash", "".join(traceback.format_exception(error)[-3:])))
 
 
 def reply(channel: socket.socket, frame: tuple[str, Any]) -> None:
-    content = msgspec.msgpack.encode(frame)
+    try:
+        content = msgspec.msgpack.encode(frame)
+    except UnicodeEncodeError:  # what a policy named so that nobody could be told
+        content = msgspec.msgpack.encode(_sendable(frame))
     channel.sendall(len(content).to_bytes(4, "little") + content)
+
+
+def _sendable(value: Any) -> Any:
+    """The same with lone surrogates spelled out."""
+    if isinstance(value, dict):
+        return {_sendable(key): _sendable(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_sendable(item) for item in value]
+    return value.encode("utf-8", "backslashreplace").decode() if isinstance(value, str) else value
 
 
 def _dies_with(parent: int) -> bool:

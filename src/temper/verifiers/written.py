@@ -27,7 +27,7 @@ def checked(
     config: type[Struct],
     reference: type[Struct],
     gold: Callable[[Any], str],
-    problem: Callable[[Any, Task], str],
+    problem: Callable[[Any, Task], str] = lambda reference, task: "",
     libraries: tuple[str, ...] = (),
     extra: str = "",
     check: str = "",

@@ -124,6 +124,7 @@ def test_evidence_names_the_first_failing_case(grade):
         ("b'x'", "x", False),
         ("float('nan')", float("nan"), True),
         ("-0.0", 0.0, True),
+        ("(1 + 0j).conjugate()", 1 + 0j, True),
         ("0.1 + 0.2", 0.3, False),
         ("10 ** 400", 10**400, True),
         ("[0] * 300000", [0] * 10, False),
@@ -139,6 +140,8 @@ def test_tolerance_is_for_the_cases_that_say_so(grade):
     assert grade("def f(): return [0.1 + 0.2]", reference).score == 1
     assert grade("def f(): return [0.31]", reference).score == 0
     assert grade("def f(): return ['0.3']", reference).score == 0
+    nan = {"module": "m.py", "cases": [{"function": "f", "expect": [float("nan"), 0.3], "tolerance": 1e-9}]}
+    assert grade("def f(): return [float('nan'), 0.1 + 0.2]", nan).score == 1
 
 
 def test_blame(grade, judged, boxes, workspace):

@@ -44,6 +44,7 @@ CASES = [
     (GROWTH, {"program": "C2 / 0"}, False),
     (GROWTH, {"program": "__import__('os').getpid()"}, False),
     (GROWTH, {"program": "9**9**9"}, False),
+    (GROWTH, {"program": "sum(-B2:B3)"}, False),
     (COSTS, {}, True),
     (COSTS, {"value": 0.9, "scale": "billion"}, True),
     (COSTS, {"value": "900,000,000", "scale": "", "unit": "$"}, True),

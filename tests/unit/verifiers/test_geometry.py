@@ -130,6 +130,13 @@ def test_the_part_passes_in_every_form_of_file(kind):
     assert found[:2] == ("right", ""), found
 
 
+def test_triangles_that_all_vanish_are_no_solid_and_no_crash():
+    point = trimesh.Trimesh([[0, 0, 0], [1, 0, 0], [0, 0, 0]], [[0, 1, 2]], process=False).export(file_type="stl")
+    good = trimesh.Trimesh(GOOD.vertices, GOOD.faces, process=False).export(file_type="stl")
+    found = solids.check(point, good, "stl", msgspec.to_builtins(WANTED))
+    assert found == ("wrong", "the triangles of the file have no area", {"loads": 0.0})
+
+
 def test_measures_are_those_of_closed_forms():
     sphere = solids.measure(solid_of(Manifold.sphere(10, 256)))
     assert sphere["volume"] == pytest.approx(4 / 3 * math.pi * 1000, rel=1e-3)

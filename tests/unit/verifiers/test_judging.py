@@ -35,6 +35,7 @@ def test_points_are_added_and_the_share_of_votes_counts(judged):
     assert verdict.score == 0.25
     assert (verdict.components["number"], verdict.components["agreement"]) == (0.5, 0.5)
     assert "It gives the number." in verdict.evidence[0].text
+    assert "It insults." in verdict.evidence[0].text  # as half of the votes say
 
 
 @pytest.mark.parametrize(("answer", "score"), [("It is 42.", 1), ("It is 41.", 0), ("", 0)])

@@ -9,7 +9,8 @@ import random
 import pytest
 
 from temper.verifiers import scene
-from temper.verifiers.checks.scenes import Grid, objects, solve
+from temper.verifiers.checks.mazes import Grid, solve
+from temper.verifiers.checks.scenes import objects
 
 SIZES = {"crate": [10.0, 10.0], "floor": [100.0, 10.0]}
 GODOT = """[gd_scene format=3]
@@ -100,6 +101,18 @@ def test_overlap_is_seen_and_touching_is_none(grade):
     apart = {"rule": "apart", "kinds": ["crate", "floor"]}
     assert grade(GODOT.replace("Vector2(50, 20)", "Vector2(50, 21)"), apart).score == 0.0
     assert grade(GODOT.replace("Vector2(50, 20)", "Vector2(50, 20.0)"), apart).score == 1.0
+
+
+def test_things_without_a_size_do_not_overlap(grade):
+    text = GODOT.replace('instance=ExtResource("1")', 'type="Marker2D"')
+    assert grade(text, {"rule": "apart", "kinds": ["Marker2D"]}).score == 1.0
+
+
+@pytest.mark.parametrize("name", [r"\ud800", "é", "x" * 300])
+def test_a_name_that_nobody_can_be_told_masks_nothing(grade, name):
+    text = GODOT.replace('name="A"', f'name="{name}"')
+    verdict = grade(text, {"rule": "within", "kind": "crate", "low": [0, 0], "high": [1, 1]}, gold=GODOT)
+    assert (verdict.status, verdict.score) == ("graded", 0.0), verdict
 
 
 def test_a_scene_that_does_not_load_says_why(grade):

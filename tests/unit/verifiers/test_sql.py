@@ -44,6 +44,8 @@ RIGHT = [
     ("SELECT AVG(pay) FROM p", "SELECT SUM(pay) / COUNT(*) FROM p"),
     ("SELECT COUNT(*) FROM p", "SELECT 1.0 * COUNT(*) FROM p"),
     ("SELECT SUM(pay) FROM p", "SELECT SUM(pay / 3) * 3 FROM p"),
+    ("SELECT SUM(pay) - SUM(pay) FROM p WHERE id < 9 UNION SELECT age FROM p",
+     "SELECT 0.1 + 0.2 - 0.3 FROM p UNION SELECT age FROM p"),
     ("SELECT age FROM p", "SELECT age FROM p ORDER BY id DESC"),
     ("SELECT name FROM p ORDER BY age", "SELECT name FROM p ORDER BY age, id DESC"),  # ties may change places
     ("SELECT name FROM p ORDER BY pay DESC LIMIT 2", "SELECT name FROM p ORDER BY pay DESC, id DESC LIMIT 2"),
@@ -155,6 +157,15 @@ def test_wrong_in_duckdb(grade, gold, query):
 
 DUCKDB_REFUSED = [query for query in REFUSED if "n + 1" not in query and "zeroblob" not in query]
 DUCKDB_REFUSED += ["COPY p TO 'x.csv'", "SELECT * FROM read_csv('/etc/passwd')", "INSTALL httpfs", "SET threads = 9"]
+
+
+def test_names_and_texts_are_no_functions_in_duckdb(grade):
+    pytest.importorskip("duckdb")
+    query = "SELECT name AS today FROM p WHERE name <> 'now' -- random, as uuid"
+    assert grade("SELECT name FROM p", query, engine="duckdb").score == 1.0
+    for function in ("random()", "now ()", "current_timestamp", "uuid()", "get_current_timestamp()"):
+        verdict = grade("SELECT name FROM p", f"SELECT name FROM p WHERE {function} IS NOT NULL", engine="duckdb")
+        assert "gives another answer each time" in verdict.evidence[0].text, function
 
 
 def test_right_and_refused_in_duckdb(grade):

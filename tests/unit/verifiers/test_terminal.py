@@ -66,7 +66,11 @@ def test_archives_are_known_by_what_they_hold(grade):
 
     reference = {"files": {"p.zip": {"archive": {"a": "1", "b": "2"}}}}
     assert grade({"p.zip": zipped(b="2", a="1")}, reference).score == 1.0
-    for wrong in (zipped(a="1"), zipped(a="1", b="3"), {"text": "PK"}, {"base64": "H4sI"}, {"base64": "?"}):
+    locked = bytearray(base64.b64decode(zipped(a="1", b="2")["base64"]))
+    for head, flags in ((b"PK\x03\x04", 6), (b"PK\x01\x02", 8)):
+        locked[locked.index(head) + flags] |= 1  # says that it is encrypted
+    lists = (zipped(a="1"), zipped(a="1", b="3"), {"text": "PK"}, {"base64": "H4sI"}, {"base64": "?"})
+    for wrong in (*lists, {"base64": base64.b64encode(locked).decode()}):
         verdict = grade({"p.zip": wrong}, reference)
         assert (verdict.status, verdict.score) == ("graded", 0.0)
 

@@ -105,10 +105,10 @@ class _Audit:
     async def gold(self, task: Task) -> Graded:
         trace, artifacts = await self.bench.play(task, self.bench.domain.gold(task), "gold")
         case = Case(right=True, why="gold, as played", answer=trace.answer, artifacts=artifacts)
-        return await self._timed(task, case, lambda: self.bench.grade(task, trace, artifacts))
+        return await self._timed(task, case, self.bench.grade(task, trace, artifacts))
 
     async def judged(self, task: Task, case: Case) -> Graded:
-        return await self._timed(task, case, lambda: self.bench.judge(task, case))
+        return await self._timed(task, case, self.bench.judge(task, case))
 
     async def known(self, task: Task, gold: Graded, other: Graded) -> list[Graded]:
         cases = [case async for case in self._cases(task, gold.case, other.case)]
@@ -146,22 +146,17 @@ class _Audit:
                 found.append(await self._played(task, name, script))
         for case in attacks.delivered(task, gold.case, others):
             if at % ATTACKED == 0 or not attacks.is_bomb(case.why):
-                found.append(await self._timed(task, case, lambda case=case: self.bench.judge(task, case), True))
+                found.append(await self._timed(task, case, self.bench.judge(task, case), True))
         return found
 
     async def _played(self, task: Task, name: str, script: tuple[Message, ...]) -> Graded:
-        async def verdict() -> Verdict:
-            trace, artifacts = await self.bench.play(task, script, name)
-            return await self.bench.grade(task, trace, artifacts)
-
+        trace, artifacts = await self.bench.play(task, script, name)
         case = Case(right=False, why=name, answer=script[-1].content[:200])
-        return await self._timed(task, case, verdict, True)
+        return await self._timed(task, case, self.bench.grade(task, trace, artifacts), True)
 
-    async def _timed(
-        self, task: Task, case: Case, work: Callable[[], Awaitable[Verdict]], attack: bool = False
-    ) -> Graded:
+    async def _timed(self, task: Task, case: Case, grading: Awaitable[Verdict], attack: bool = False) -> Graded:
         began = time.perf_counter()
-        verdict = await work()
+        verdict = await grading
         return Graded(task, case, verdict, time.perf_counter() - began, attack)
 
 

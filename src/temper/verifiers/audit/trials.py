@@ -22,7 +22,6 @@ import msgspec
 from temper.core import registry
 from temper.core.blame import FaultError
 from temper.core.errors import BackendError
-from temper.core.protocols import Enforcement, Sandbox, SandboxBackend
 from temper.core.task import Case, SandboxSpec, Task
 from temper.core.trace import Verdict
 from temper.verifiers.audit.bench import Bench, boxes_for, opened
@@ -138,37 +137,24 @@ async def _answer(table: dict[str, Any], asked: list[tuple[Any, int, str, Case]]
 
 async def _lost(bench: Bench, examples: Sequence[Example], at: str) -> str:
     """What uses a sandbox gives no score once it is gone; what uses none is as before."""
-    found = await verdicts(Bench(bench.domain, _Lossy(bench.sandboxes, at), bench.pool), examples)
+    found = await verdicts(Bench(bench.domain, _Lossy(bench.sandboxes, at), bench.pool), examples)  # type: ignore[arg-type]
     return _changed(examples, found, masks=True)
 
 
 class _Lossy:
-    """A backend that has no sandboxes (`at` = "open"), or whose sandboxes are lost as soon as a command runs."""
+    """A backend that has no sandboxes (`at` = "open"), or whose sandboxes are lost when a command runs ("exec")."""
 
-    def __init__(self, backend: SandboxBackend, at: str) -> None:
-        self._backend, self._at = backend, at
+    def __init__(self, real: Any, at: str) -> None:
+        self._real, self._at = real, at
 
-    async def open(self, spec: SandboxSpec) -> Sandbox:
-        if self._at == "open":
-            raise FaultError("backend-lost", "verifiers.audit", "injected")
-        return _LossySandbox(await self._backend.open(spec))  # type: ignore[return-value]
-
-    def capabilities(self) -> Mapping[str, Enforcement]:
-        return self._backend.capabilities()
-
-    async def close(self) -> None:
-        pass
-
-
-class _LossySandbox:
-    def __init__(self, box: Sandbox) -> None:
-        self._box = box
+    async def open(self, spec: SandboxSpec) -> Any:
+        return await self.exec() if self._at == "open" else _Lossy(await self._real.open(spec), self._at)
 
     async def exec(self, *args: Any, **more: Any) -> Any:
         raise FaultError("backend-lost", "verifiers.audit", "injected")
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._box, name)
+        return getattr(self._real, name)
 
 
 def main() -> None:

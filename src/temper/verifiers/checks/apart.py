@@ -46,3 +46,19 @@ def report(**content: Any) -> None:
 
 def raised(error: BaseException) -> list[Any]:
     return ["raised", [kind.__name__ for kind in type(error).__mro__], str(error)[:300]]
+
+
+class Coverage:
+    """Which of the lines that were asked about, {path: numbers}, are run once `trace` is set: `seen`."""
+
+    def __init__(self, lines: dict[str, list[int]]) -> None:
+        self.lines = {os.path.abspath(path): set(numbers) for path, numbers in lines.items()}  # noqa: PTH100
+        self.seen: set[tuple[str, int]] = set()
+
+    def trace(self, frame: Any, event: str, argument: Any) -> Any:
+        asked = self.lines.get(os.path.normpath(frame.f_code.co_filename))
+        if asked is None:
+            return None
+        if event == "line" and frame.f_lineno in asked:
+            self.seen.add((frame.f_code.co_filename, frame.f_lineno))
+        return self.trace

@@ -222,8 +222,8 @@ def _evaluate(node: ast.expr, table: Table) -> Any:
             return Fraction(str(value))
         case ast.Name(id=name) if name in table:
             return table[name]
-        case ast.UnaryOp(op=ast.USub(), operand=operand):
-            return -_evaluate(operand, table)
+        case ast.UnaryOp(op=ast.USub(), operand=operand) if isinstance(value := _evaluate(operand, table), Fraction):
+            return -value
         case ast.BinOp(op=op, left=left, right=right) if type(op) in _OPERATORS:
             a, b = _evaluate(left, table), _evaluate(right, table)
             if isinstance(a, Fraction) and isinstance(b, Fraction):

@@ -14,7 +14,7 @@ import sys
 import types
 from typing import Any
 
-from temper.verifiers.checks.apart import apart, report  # in the sandbox: the sources in front of this
+from temper.verifiers.checks.apart import Coverage, apart, report  # in the sandbox: the sources in front of this
 from temper.verifiers.checks.values import encode, faithful
 
 
@@ -49,14 +49,7 @@ def run(job: dict[str, Any], send: int, dumps: Any = json.dumps, write: Any = os
     rewrite.rewrite_asserts = strictly(rewrite.rewrite_asserts)
     sys._temper_equal = equality(known)  # type: ignore[attr-defined]
     mine = set(job["delivered"])
-    lines = {os.path.abspath(path): set(numbers) for path, numbers in job["lines"].items()}  # noqa: PTH100
-    seen: set[tuple[str, int]] = set()
-
-    def trace(frame: Any, event: str, argument: Any) -> Any:
-        asked = lines.get(os.path.normpath(frame.f_code.co_filename))
-        if asked is not None and event == "line" and frame.f_lineno in asked:
-            seen.add((frame.f_code.co_filename, frame.f_lineno))
-        return trace if asked is not None else None
+    coverage = Coverage(job["lines"])
 
     class Told:
         @pytest.hookimpl(wrapper=True, tryfirst=True)
@@ -74,10 +67,10 @@ def run(job: dict[str, Any], send: int, dumps: Any = json.dumps, write: Any = os
                 crash = getattr(getattr(report.longrepr, "reprcrash", None), "message", "") if report.longrepr else ""
                 write(send, dumps([report.nodeid, ended, str(crash)[:300]]).encode() + b"\n")
 
-    if lines:
-        sys.settrace(trace)
+    if job["lines"]:
+        sys.settrace(coverage.trace)
     pytest.main(["-q", "-p", "no:cacheprovider", "--rootdir=.", "-c", os.devnull, *job["tests"]], plugins=[Told()])
-    write(send, dumps(["covered", str(len(seen)), ""]).encode() + b"\n")
+    write(send, dumps(["covered", str(len(coverage.seen)), ""]).encode() + b"\n")
 
 
 def strictly(rewrite_asserts: Any) -> Any:

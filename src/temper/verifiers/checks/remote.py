@@ -1,8 +1,8 @@
 """Runs inside a sandbox: tests in one process, the delivered modules in another. Standard library only.
 
-Started behind `checks.values` and `checks.apart`, with a job {"nonce", "modules": [dotted names], "tests": {path:
-source}, "lines": {path: [numbers]}}. Reports {"nonce", "outcomes": {id: [ended, text]}, "covered": [executed, asked]},
-with the ids that pytest would give and `ended` one of passed, failed, skipped.
+Started behind `checks.values`, `checks.apart` and `checks.candidate`, with a job {"nonce", "modules": [dotted names],
+"tests": {path: source}, "lines": {path: [numbers]}}. Reports {"nonce", "outcomes": {id: [ended, text]}, "covered":
+[executed, asked]}, with the ids that pytest would give and `ended` one of passed, failed, skipped.
 
 The tests see stand-ins: plain values cross by type and value, any other object is a `Remote` whose methods run over
 there, and which is never equal to plain data, nor more or less. So an object that equals everything, an early exit, a
@@ -19,18 +19,15 @@ from __future__ import annotations
 
 import builtins
 import json
-import operator
-import os
 import sys
 import traceback
 import types
 from typing import Any
 
 from temper.verifiers.checks.apart import apart, raised, report, unreadable  # in the sandbox: the sources before this
-from temper.verifiers.checks.values import decode, encode
+from temper.verifiers.checks.candidate import MUTABLE, Candidate, Side
 
 _LONGEST = 1 << 22  # bytes of one message
-_MUTABLE = (list, dict, set)
 
 
 def main() -> None:
@@ -88,39 +85,6 @@ class Gone(BaseException):
     """The program ended, or answered out of form: nothing that a test may expect and catch."""
 
 
-class Side:
-    """One end: values by their forms, what has none by `refer` and `resolve`."""
-
-    def __init__(self, receive: Any, send: Any) -> None:
-        self.receive, self.send = receive, send
-        self.owned: list[Any] = []  # what the other side knows by its number
-
-    def own(self, value: Any) -> int:
-        self.owned.append(value)
-        return len(self.owned) - 1
-
-    def refer(self, value: Any) -> list[Any]:
-        raise NotImplementedError
-
-    def resolve(self, form: list[Any]) -> Any:
-        raise NotImplementedError
-
-    def encode(self, value: Any) -> list[Any]:
-        return encode(value, refer=self.refer)
-
-    def decode(self, form: list[Any]) -> Any:
-        return decode(form, self.resolve)
-
-    def forms(self, args: Any, kwargs: Any) -> list[Any]:
-        return [[self.encode(arg) for arg in args], {key: self.encode(value) for key, value in kwargs.items()}]
-
-    def values(self, args: Any, kwargs: Any) -> tuple[list[Any], dict[str, Any]]:
-        return [self.decode(form) for form in args], {key: self.decode(form) for key, form in kwargs.items()}
-
-    def write(self, message: list[Any]) -> None:
-        self.send.write(json.dumps(message).encode() + b"\n")
-
-
 class Link(Side):
     """The tests' side: one request, and callbacks until its reply."""
 
@@ -149,7 +113,7 @@ class Link(Side):
         value = self.ask("call", target, name, *self.forms(args, kwargs))
         for at, new in self.changed:
             old = args[at] if at < len(args) else None
-            if type(old) in _MUTABLE and type(old) is type(new):
+            if type(old) in MUTABLE and type(old) is type(new):
                 old.clear()
                 old.extend(new) if isinstance(old, list) else old.update(new)
         return value
@@ -302,88 +266,6 @@ for _kind, _names in (
 ):
     for _name in _names.split():
         setattr(Remote, f"__{_name}__", _kind(f"__{_name}__"))
-
-
-class Candidate(Side):
-    """The other side: imports and calls. It is as hostile as what it imports."""
-
-    def __init__(self, receive: Any, send: Any) -> None:
-        super().__init__(receive, send)
-        self.lines: dict[str, set[int]] = {}
-        self.seen: set[tuple[str, int]] = set()
-
-    def serve(self) -> None:
-        sys.path.insert(0, ".")
-        for line in self.receive:
-            try:
-                reply = ["value", self.encode(self.answer(*json.loads(line)))]
-            except BaseException as error:
-                reply = raised(error)
-            self.write(reply)
-
-    def answer(self, what: str, *content: Any) -> Any:
-        if what == "get":
-            module = __import__(content[0], fromlist=["*"])
-            public = [name for name in vars(module) if not name.startswith("_")]
-            return getattr(module, *content[1:], *([public] if content[1] == "__all__" else []))
-        if what == "lines":
-            self.lines = {os.path.abspath(path): set(numbers) for path, numbers in content[0].items()}  # noqa: PTH100
-            return sys.settrace(self.trace)
-        if what == "covered":
-            return sorted(self.seen)
-        target, name, forms, more = content
-        args, kwargs = self.values(forms, more)
-        value = self.method(self.decode(target), name)(*args, **kwargs)
-        for at, (form, arg) in enumerate(zip(forms, args, strict=True)):
-            if type(arg) in _MUTABLE and (now := self.encode(arg)) != form:
-                self.write(["changed", at, now])
-        return value
-
-    def method(self, target: Any, name: str) -> Any:
-        """What `name` does to the target; an operation works as Python has it, with all its ways to fall back."""
-        if not name:
-            return target
-        if name == "isinstance":
-            return lambda instance: isinstance(instance, target)
-        if name in ("getattr", "setattr", "bool"):
-            return lambda *args: getattr(builtins, name)(target, *args)
-        function = getattr(operator, name, None) or getattr(builtins, name.strip("_"), None)
-        return (lambda *args: function(target, *args)) if function else getattr(target, name)
-
-    def trace(self, frame: Any, event: str, argument: Any) -> Any:
-        asked = self.lines.get(os.path.normpath(frame.f_code.co_filename))
-        if asked is None:
-            return None
-        if event == "line" and frame.f_lineno in asked:
-            self.seen.add((frame.f_code.co_filename, frame.f_lineno))
-        return self.trace
-
-    def callback(self, number: int) -> Any:
-        def call(*args: Any, **kwargs: Any) -> Any:
-            self.write(["callback", number, *self.forms(args, kwargs)])
-            kind, *content = json.loads(self.receive.readline())
-            if kind == "value":
-                return self.decode(content[0])
-            found = next((getattr(builtins, name) for name in content[0] if hasattr(builtins, name)), Exception)
-            raise found(content[1])
-
-        call._number = number  # type: ignore[attr-defined]
-        return call
-
-    def refer(self, value: Any) -> list[Any]:
-        if isinstance(value, types.FunctionType) and hasattr(value, "_number"):
-            return ["mine", value._number]
-        if isinstance(value, type) and getattr(builtins, value.__name__, None) is value:
-            return ["builtin", value.__name__]
-        if isinstance(value, type) and issubclass(value, Exception):
-            return ["error", self.own(value), [kind.__name__ for kind in value.__mro__]]
-        return ["remote", self.own(value)]
-
-    def resolve(self, form: list[Any]) -> Any:
-        kind, content = form
-        if kind == "theirs":
-            return self.owned[content]
-        return getattr(builtins, content) if kind == "builtin" else self.callback(content)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """What a scene file holds, as objects in world coordinates, and whether rules about them hold.
 
-Godot's `.tscn` and glTF give the same `Object`s. Rules are those of `verifiers.scene`, as plain data. Mazes are solved
-by search over (cell, keys held); nothing of the scene is run.
+Godot's `.tscn` and glTF give the same `Object`s. Rules are those of `verifiers.scene`, as plain data. Nothing of the
+scene is run.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ import numpy as np
 
 from temper.verifiers.checks import gltf, tscn
 from temper.verifiers.checks.gltf_asset import Asset
+from temper.verifiers.checks.mazes import Cell, Grid, solve
 
 _MOST_OBJECTS, _MOST_COLOURS = 3000, 6
 _CLOSE = 1e-3
-_STEPS = ((1, 0), (-1, 0), (0, 1), (0, -1))
 
 
 class Object(NamedTuple):
@@ -254,26 +254,12 @@ def _apart(found: list[Object], rule: dict[str, Any], _: bool) -> Iterator[str]:
     if not picked:
         return
     low, high = np.array([o.low for o in picked]), np.array([o.high for o in picked])
-    flat = (high - low).max(0) > 0  # axes along which anything has a size
-    for n, o in enumerate(picked):
-        hit = ((low[n] + _CLOSE < high) & (low + _CLOSE < high[n]))[:, flat].all(1)
+    sized = (high - low).max(0) > 0  # axes along which anything has a size
+    for n, o in enumerate(picked if sized.any() else ()):
+        hit = ((low[n] + _CLOSE < high) & (low + _CLOSE < high[n]))[:, sized].all(1)
         hit[: n + 1] = False
         if hit.any():
             yield f"{o.name or o.kind} overlaps {picked[int(hit.argmax())].name or picked[int(hit.argmax())].kind}"
-
-
-Cell = tuple[int, int]
-
-
-class Grid(NamedTuple):
-    """A maze by cells. Colours are bits."""
-
-    size: Cell
-    walls: set[Cell]
-    start: Cell
-    goal: Cell
-    keys: dict[Cell, int]
-    doors: dict[Cell, int]
 
 
 def _maze(found: list[Object], rule: dict[str, Any], _: bool) -> Iterator[str]:
@@ -309,31 +295,6 @@ def _maze(found: list[Object], rule: dict[str, Any], _: bool) -> Iterator[str]:
         shut = {cell for cell, bit in doors.items() if bit == bits[colour]}
         if solve(grid._replace(walls=grid.walls | shut)) is not None:
             yield f"the {rule['goal']} can be reached without opening a {colour} {rule['door']}"
-
-
-def solve(grid: Grid) -> int | None:
-    """The least number of moves from start to goal, None when there is no way. A key opens all doors of its colour."""
-    if grid.start in grid.walls or grid.start in grid.doors:
-        return None
-    first = (grid.start, grid.keys.get(grid.start, 0))
-    seen, front, steps = {first}, [first], 0
-    while front:
-        after = []
-        for (x, y), held in front:
-            if (x, y) == grid.goal:
-                return steps
-            for dx, dy in _STEPS:
-                cell = (x + dx, y + dy)
-                if not (0 <= cell[0] < grid.size[0] and 0 <= cell[1] < grid.size[1]) or cell in grid.walls:
-                    continue
-                if grid.doors.get(cell, 0) & ~held:
-                    continue
-                state = (cell, held | grid.keys.get(cell, 0))
-                if state not in seen:
-                    seen.add(state)
-                    after.append(state)
-        front, steps = after, steps + 1
-    return None
 
 
 _RULES: dict[str, Callable[[list[Object], dict[str, Any], bool], Iterator[str]]] = {

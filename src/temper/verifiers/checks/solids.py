@@ -58,7 +58,10 @@ def load(content: bytes, kind: str, most: int = 1 << 20) -> Solid:
         raise NoSolidError(f"{len(faces)} triangles, expected at most {most}")
     if not np.isfinite(vertices[faces]).all() or abs(vertices[faces]).max() > 1e6:
         raise NoSolidError("a vertex is not finite, or too far away")
-    return merged(vertices, faces)
+    solid = merged(vertices, faces)
+    if not len(solid.faces):
+        raise NoSolidError("the triangles of the file have no area")
+    return solid
 
 
 def merged(vertices: np.ndarray, faces: np.ndarray) -> Solid:

@@ -2,9 +2,9 @@
 
 Rows are compared as a multiset; where the gold query has a top-level ORDER BY (and `ordered` does not say otherwise),
 in its order, and rows that tie in its keys may change places. A LIMIT that cuts through ties accepts any of the tied
-rows. Numbers compare as in SQL (1 = 1.0) and floats within 1e-9; NULLs are equal. Columns that carry the gold's own
-names are known by them; otherwise they may stand in any one order that fits all databases, unless `free` is false.
-Extra columns and rounded values are wrong.
+rows. Numbers compare as in SQL (1 = 1.0) and floats within 1e-9 (at 0, 1e-12); NULLs are equal. Columns that carry the
+gold's own names are known by them; otherwise they may stand in any one order that fits all databases, unless `free` is
+false. Extra columns and rounded values are wrong.
 """
 
 from __future__ import annotations
@@ -24,12 +24,16 @@ from sqlglot import exp
 
 _READS = {sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_RECURSIVE}
 _FORBIDDEN = {"random", "randomblob", "load_extension", "readfile", "writefile"}
-_UNSTEADY = re.compile(r"\b(random|setseed|uuid\w*|gen_random_uuid|getenv|now|today|current_\w+|txid_current)\b", re.I)
+_UNSTEADY = re.compile(
+    r"\b(?:(?:random|setseed|uuid\w*|gen_random_uuid|getenv|now|today|txid_current|(?:transaction|get_current)_\w+)(?=\s*\()"
+    r"|(?:current|local)_?(?:date|time|timestamp)\b)",
+    re.I,
+)
 _MOST_COLUMNS = 5  # of which every order is tried
 _STEPS = 20_000_000  # virtual machine instructions of one query, a second or two
 _LONGEST = 1 << 20  # bytes of one value or of the query
 _MOST_ROWS = 50_000
-_CLOSE = 1e-9
+_CLOSE = {"rel_tol": 1e-9, "abs_tol": 1e-12}  # the latter for a difference that should be 0
 
 Row = tuple[Any, ...]
 
@@ -267,6 +271,6 @@ def _rough(row: Row) -> Row:
 
 def _close(a: Row, b: Row) -> bool:
     return all(
-        x == y or (isinstance(x, float | int) and isinstance(y, float | int) and math.isclose(x, y, rel_tol=_CLOSE))
+        x == y or (isinstance(x, float | int) and isinstance(y, float | int) and math.isclose(x, y, **_CLOSE))
         for x, y in zip(a, b, strict=True)
     )

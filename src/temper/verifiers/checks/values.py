@@ -24,7 +24,7 @@ def encode(value: Any, depth: int = 0, refer: Callable[[Any], list[Any]] | None 
     if kind is float:
         return ["float", (value + 0.0).hex()]  # one zero
     if kind is complex:
-        return ["complex", value.real.hex(), value.imag.hex()]
+        return ["complex", (value.real + 0.0).hex(), (value.imag + 0.0).hex()]
     if kind is str:
         return ["str", value]
     if kind is bytes:
