@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from temper.verifiers.checks.quotes import locate
+from temper.verifiers.documents import locate
 
 DATA = Path(__file__).parents[3] / "shared" / "data"
 

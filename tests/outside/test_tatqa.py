@@ -17,7 +17,7 @@ import msgspec
 import pytest
 
 from temper.verifiers import finance
-from temper.verifiers.checks.finance import check
+from temper.verifiers.finance import check
 
 DATA = Path(__file__).parents[3] / "shared" / "data"
 SCALES = {"hundred": 100, "thousand": 1000, "million": 10**6, "billion": 10**9, "percent": 0.01}

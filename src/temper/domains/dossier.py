@@ -17,7 +17,6 @@ from msgspec import Struct, field
 from temper.core.task import Limits, Message, Task
 from temper.domains.written import Answers
 from temper.verifiers import documents
-from temper.verifiers.checks.quotes import Span
 
 _FORM = (
     'Answer with one JSON object, each field as {"value": ..., "quote": ...} or, if the text does not state it, null. '
@@ -49,7 +48,7 @@ class Page(Struct):
 
     text: str = ""
 
-    def add(self, sentence: str, end: str = " ") -> Span:
+    def add(self, sentence: str, end: str = " ") -> documents.Span:
         start = len(self.text)
         self.text += sentence + end
         return start, start + len(sentence)

@@ -107,9 +107,7 @@ def _problem(reference: Reference, task: Task) -> str:
         return "no cases, or no artifact that they could be about"
     if any((case.expect is UNSET) == (case.raises is UNSET) for case in reference.cases):
         return "a case needs either 'expect' or 'raises'"
-    plain = [
-        [*case.args, *case.kwargs.values(), None if case.expect is UNSET else case.expect] for case in reference.cases
-    ]
+    plain = [[*c.args, *c.kwargs.values(), None if c.expect is UNSET else c.expect] for c in reference.cases]
     return "" if faithful(encode(plain)) else "values of cases have to be plain Python data"
 
 

@@ -56,10 +56,6 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     shaping: Shaping | None = None
 
 
-def create(config: Config, pool: Pool, sandboxes: SandboxBackend) -> Combined:
-    return Combined(config, pool, sandboxes)
-
-
 class Combined:
     """`core.protocols.Verifier`."""
 
@@ -74,13 +70,8 @@ class Combined:
         for part in config.parts:
             module, settings = registry.configure("verifiers", part.verifier)
             self._parts[part.name] = module.create(settings, pool, sandboxes)
-        settings = msgspec.structs.replace(
-            config,
-            parts=[
-                Part(name=p.name, verifier={"hash": self._parts[p.name].hash}, weight=p.weight) for p in config.parts
-            ],
-        )
-        self.hash = fingerprint(settings, __name__)
+        parts = [msgspec.structs.replace(p, verifier={"hash": self._parts[p.name].hash}) for p in config.parts]
+        self.hash = fingerprint(msgspec.structs.replace(config, parts=parts), __name__)
 
     async def grade(self, task: Task, trace: Trace, artifacts: Mapping[str, bytes]) -> Verdict:
         if not isinstance(task.reference, Mapping) or task.reference.keys() != self._parts.keys():
@@ -128,6 +119,9 @@ class Combined:
             if scores[gate.name] < 1 or not parts:
                 return float(scores[gate.name] == 1)
         return sum(p.weight * scores.get(p.name, 0.0) for p in parts) / sum(p.weight for p in parts)
+
+
+create = Combined
 
 
 def shaped(score: float, trace: Trace, shaping: Shaping) -> tuple[dict[int, float], dict[str, float]]:

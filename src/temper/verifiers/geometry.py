@@ -23,7 +23,6 @@ import msgspec
 from msgspec import Struct, structs
 
 from temper.core.blame import FaultError
-from temper.core.protocols import SandboxBackend
 from temper.core.task import SandboxSpec, Task
 from temper.verifiers import boxes
 from temper.verifiers.grading import Given, Judgement, Plugin, source
@@ -40,6 +39,8 @@ except SystemExit as end:
 print("\\n" + base64.b64encode(open(%r, "rb").read(16 << 20)).decode())
 """
 _KEPT = 256  # gold meshes
+
+Mesh = tuple[bytes | None, str]  # or why there is none
 
 
 class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -79,11 +80,11 @@ async def judge(given: Given, reference: Reference, settings: Config) -> Judgeme
     script, spec, golds = given.file(given.task.artifacts[0]), given.task.sandbox or SandboxSpec(), given.state
     key = hashlib.sha256(msgspec.json.encode((spec, reference.script, reference.export))).hexdigest()
     if key not in golds:  # first of all: a box that cannot make the gold part cannot judge another
-        golds[key] = await _gold(given.sandboxes, settings, spec, reference)
+        golds[key] = await _gold(given, settings, spec, reference)
         if len(golds) > _KEPT:
             del golds[next(iter(golds))]
     gold = golds[key]
-    mesh, why = await _made(given.sandboxes, settings, spec, script, reference.export)
+    mesh, why = await _made(given, settings, spec, script, reference.export)
     if mesh is None:
         return Judgement(0.0, why, {"runs": 0.0})
     kind = "stl" if _is_step(reference.export) else reference.export.rpartition(".")[2]
@@ -102,9 +103,9 @@ def _problem(reference: Reference, task: Task) -> str:
     return "" if sound else "expected a gold script, and one artifact"
 
 
-async def _gold(sandboxes: SandboxBackend, settings: Config, spec: SandboxSpec, reference: Reference) -> bytes:
+async def _gold(given: Given, settings: Config, spec: SandboxSpec, reference: Reference) -> bytes:
     try:
-        gold, why = await _made(sandboxes, settings, spec, reference.script.encode(), reference.export)
+        gold, why = await _made(given, settings, spec, reference.script.encode(), reference.export)
     except FaultError as error:
         if error.fault.ruling.training != "floor":
             raise
@@ -115,25 +116,21 @@ async def _gold(sandboxes: SandboxBackend, settings: Config, spec: SandboxSpec, 
     return gold
 
 
-async def _made(
-    sandboxes: SandboxBackend, settings: Config, spec: SandboxSpec, script: bytes, export: str
-) -> tuple[bytes | None, str]:
+async def _made(given: Given, settings: Config, spec: SandboxSpec, script: bytes, export: str) -> Mesh:
     """The mesh that a script writes, or why there is none. Raises FaultError for limits and lost boxes."""
     files = {**spec.files, "part.py": script}
-    mesh, why = await _written(sandboxes, settings, structs.replace(spec, files=files), export)
+    mesh, why = await _written(given, settings, structs.replace(spec, files=files), export)
     if mesh is not None and _is_step(export):
         files = {"part.py": source("temper.verifiers.checks.step").encode(), "part.step": mesh}
-        mesh, why = await _written(sandboxes, settings, structs.replace(spec, files=files), "part.stl")
+        mesh, why = await _written(given, settings, structs.replace(spec, files=files), "part.stl")
         why = f"{export} does not import: {why}"
     return mesh, why
 
 
-async def _written(
-    sandboxes: SandboxBackend, settings: Config, spec: SandboxSpec, export: str
-) -> tuple[bytes | None, str]:
+async def _written(given: Given, settings: Config, spec: SandboxSpec, export: str) -> Mesh:
     interpreter = boxes.Interpreter(python=settings.python, preload=("base64", *settings.preload))
     done = await boxes.run(
-        sandboxes, structs.replace(spec, output=_OUTPUT), _RUN % export, interpreter, seconds=settings.seconds,
+        given.sandboxes, structs.replace(spec, output=_OUTPUT), _RUN % export, interpreter, seconds=settings.seconds,
         where="verifiers.geometry",
     )  # fmt: skip
     if not done.ok:
@@ -149,9 +146,7 @@ def _is_step(name: str) -> bool:
     return name.lower().endswith((".step", ".stp"))
 
 
-def _kept(settings: Config) -> dict[str, bytes]:
-    """Gold meshes by what made them."""
-    return {}
-
-
-create = Plugin(__name__, Config, Reference, judge, _problem, lambda _: ("manifold3d", "trimesh"), "cad", _kept)
+create = Plugin(
+    __name__, Config, Reference, judge, _problem, lambda _: ("manifold3d", "trimesh"), "cad",
+    prepare=lambda _: dict[str, bytes](),  # gold meshes by what made them
+)  # fmt: skip

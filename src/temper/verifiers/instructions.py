@@ -22,12 +22,13 @@ from msgspec import Struct
 
 from temper.core.task import Task
 from temper.verifiers import written
+from temper.verifiers.grading import Some
 
 Config = written.Config
 
 
 class Reference(Struct, frozen=True, forbid_unknown_fields=True):
-    constraints: list[dict[str, Any]]
+    constraints: Some[dict[str, Any]]
     example: str
 
 
@@ -134,8 +135,6 @@ CONSTRAINTS: dict[str, Constraint] = {
 
 def _problem(reference: Reference, task: Task) -> str:
     """Its own example has to meet it."""
-    if not reference.constraints:
-        return "no constraints"
     try:
         right, why, _ = check(reference.example, msgspec.to_builtins(reference))
     except (KeyError, TypeError, AttributeError) as error:

@@ -142,7 +142,10 @@ class Worker:
         Raises EndedError when the worker passed the job's limit, or died.
         """
         if job.function not in self._known:
-            kind, content = self.receive(_LOAD_SECONDS)
+            try:
+                kind, content = self._read(_LOAD_SECONDS)
+            except TimeoutError:
+                raise EndedError(f"the worker was not ready after {_LOAD_SECONDS:g} s", limit=False) from None
             if kind != "ready":
                 return kind, content, 0.0
             self._known.add(job.function)
@@ -160,13 +163,6 @@ class Worker:
                 if spent > job.seconds / 2 or self._asleep():
                     raise EndedError(f"{job.function} used {spent:.1f} s of CPU in {job.seconds:g} s", True) from None
         raise EndedError(f"{job.function} was starved: {spent:.1f} s of CPU in {_PATIENCE * job.seconds:g} s", False)
-
-    def receive(self, seconds: float) -> tuple[str, Any]:
-        """A frame that has nothing to do with the job. Raises EndedError without blame."""
-        try:
-            return self._read(seconds)
-        except TimeoutError:
-            raise EndedError(f"the worker was not ready after {seconds:g} s", limit=False) from None
 
     def kill(self) -> None:
         if not self.reaped:

@@ -133,11 +133,8 @@ def drawn(rng: random.Random, kind: Any, edge: int | None = None) -> Any:
     match name:
         case "int":
             low, high = content
-            return (
-                rng.randint(low, high)
-                if edge is None
-                else (low, high, min(max(0, low), high), min(low + 1, high))[edge]
-            )
+            edges = (low, high, min(max(0, low), high), min(low + 1, high))
+            return rng.randint(low, high) if edge is None else edges[edge]
         case "float":
             return round(rng.uniform(*content), 2)
         case "word":

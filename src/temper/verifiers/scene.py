@@ -19,7 +19,7 @@ from msgspec import Struct
 
 from temper.core.task import Task
 from temper.verifiers import written
-from temper.verifiers.grading import Given, Judgement, Plugin
+from temper.verifiers.grading import Given, Judgement, Plugin, Some, Text
 
 Config = written.Config
 _MOST_CELLS = 2500
@@ -95,10 +95,10 @@ class Maze(Rule, frozen=True, kw_only=True):
 
 class Reference(Struct, frozen=True, forbid_unknown_fields=True):
     file: str
-    rules: list[Count | Place | Within | Distance | On | Has | Apart | Maze]
+    rules: Some[Count | Place | Within | Distance | On | Has | Apart | Maze]
+    solution: Text
     project: dict[str, str] = {}
     sizes: dict[str, list[float]] = {}
-    solution: str = ""
 
 
 async def judge(given: Given, reference: Reference, settings: Config) -> Judgement:
@@ -117,8 +117,6 @@ async def judge(given: Given, reference: Reference, settings: Config) -> Judgeme
 
 
 def _problem(reference: Reference, task: Task) -> str:
-    if not reference.rules or not reference.solution:
-        return "expected rules, and a solution that keeps them"
     large = any(isinstance(rule, Maze) and math.prod(rule.size) > _MOST_CELLS for rule in reference.rules)
     return f"a maze has at most {_MOST_CELLS} cells" if large else ""
 

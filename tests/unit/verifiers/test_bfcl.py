@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from temper.core.task import ToolSpec
-from temper.verifiers.checks import tools
+from temper.verifiers import tools
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("bfcl_eval") is None, reason="needs the wheel bfcl-eval")
 SUBJECTS = ("simple_python", "live_parallel")

@@ -9,7 +9,7 @@ import pytest
 
 from temper.verifiers import documents
 from temper.verifiers.checks import facts
-from temper.verifiers.checks.quotes import locate, moved, overlap, without
+from temper.verifiers.documents import locate, moved, overlap, without
 
 DOCUMENT = (
     "This Agreement runs for a term of thirty (30) days. The fee is $100. The laws of Ohio govern it. "

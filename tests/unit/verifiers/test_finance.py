@@ -7,7 +7,6 @@ import json
 import pytest
 
 from temper.verifiers import finance
-from temper.verifiers.checks import finance as checks
 
 ROWS = [
     ["USD million", "2022", "2023"],
@@ -129,4 +128,4 @@ def test_a_reference_that_gives_no_value_is_the_tasks_fault(judged, pool, change
     ],
 )  # fmt: skip
 def test_periods(text, period):
-    assert checks.period(text) == period
+    assert finance.period(text) == period

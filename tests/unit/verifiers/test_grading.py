@@ -75,7 +75,7 @@ def test_several_reasons_make_one_judgement():
 
 
 def test_the_hash_covers_what_a_verifier_imports_and_what_it_names_for_workers_and_boxes():
-    checks = {f"temper.verifiers.checks.{name}" for name in ("scenes", "tscn", "gltf", "gltf_schema", "gltf_values")}
+    checks = {f"temper.verifiers.checks.{name}" for name in ("scenes", "tscn", "gltf", "gltf_scene", "gltf_asset")}
     assert checks <= closure(("temper.verifiers.scene",))
     boxed = {"temper.verifiers.boxes", *(f"temper.verifiers.checks.{n}" for n in ("values", "apart", "driver"))}
     assert boxed <= closure(("temper.verifiers.refactor",)), "by way of `code`"

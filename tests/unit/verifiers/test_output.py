@@ -57,6 +57,7 @@ def test_what_is_printed_and_the_exit_status_count(grade):
         ("1.0 x", "1.1 x", "words", False),
         ("1 2", "1 2 3", "words", False),
         ("nan", "1", "words", False),
+        ("10", "1_0", "words", False),
     ],
 )
 def test_ways_to_compare(expected, got, compare, right):

@@ -184,8 +184,8 @@ def test_closing_fails_what_waits_and_ends_all_workers():
     async def main():
         async with Pool(workers=1) as pool:
             jobs = [asyncio.ensure_future(pool.run("jobs:sleep", n, seconds=60)) for n in range(3)]
-            await asyncio.sleep(0.5)
-            pids = pool.pids
+            while not (pids := pool.pids):
+                await asyncio.sleep(0.01)
         results = await asyncio.gather(*jobs, return_exceptions=True)
         with pytest.raises(BackendError, match="not open"):
             await pool.run("jobs:double", 1)

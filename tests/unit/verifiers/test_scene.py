@@ -108,6 +108,18 @@ def test_things_without_a_size_do_not_overlap(grade):
     assert grade(text, {"rule": "apart", "kinds": ["Marker2D"]}).score == 1.0
 
 
+def test_neither_a_type_nor_a_property_makes_a_thing_what_it_is_not(grade):
+    faked = GODOT.replace('instance=ExtResource("1")', 'type="crate"')
+    assert grade(faked, HOLD[0], gold=GODOT).score == 0.0
+    moved = GODOT.replace('parent="Room"', 'parent="."').replace("weight = 3", 'weight = 3\nparent = "Room"')
+    assert 'parent = "Room"' in moved
+    assert grade(moved, HOLD[1], gold=GODOT).score == 0.0
+    text, rule = json.dumps(GLTF), {"rule": "has", "kind": "lamp", "property": "light.type", "value": "spot"}
+    dark = json.loads(text)
+    dark["nodes"][2] = {"name": "Lamp", "extras": {"kind": "lamp", "light.type": "spot"}}
+    assert grade(json.dumps(dark), rule, file="a.gltf", gold=text).score == 0.0
+
+
 @pytest.mark.parametrize("name", [r"\ud800", "é", "x" * 300])
 def test_a_name_that_nobody_can_be_told_masks_nothing(grade, name):
     text = GODOT.replace('name="A"', f'name="{name}"')

@@ -52,5 +52,14 @@ def test_types(grade):
     wrong = grade("def f(x: int) -> int:\n    return str(x)\n", types=True)
     assert (wrong.score, wrong.components["types"]) == (0.0, 0.0)
     assert "Incompatible return value type" in wrong.evidence[0].text
+    untyped = (
+        "from typing import no_type_check\n\n\n@no_type_check\n",
+        "import typing\n\nif not typing.TYPE_CHECKING:\n  ",
+    )
+    for opening in untyped:
+        unseen = grade(f"{opening}def f(x: int) -> int: return str(x)\n", types=True)
+        assert (unseen.score, unseen.components["types"]) == (0.0, 0.0), opening
+    outcome, why = static.check({"my-package/__init__.py": "x: int = 1\n"}, {}, [], True, False)
+    assert (outcome["types"], "mypy gave up" in why) == (0.0, True), why
     hushed = grade("def f(x: int) -> int:\n    return str(x)  # type: ignore\n", types=True)
     assert (hushed.score, hushed.evidence[0].text) == (0.0, "line 1: m.py: a comment tells mypy to look away")

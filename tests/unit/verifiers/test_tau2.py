@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from temper.verifiers.checks import tools
+from temper.verifiers import tools
 
 DOMAINS = {"airline": ("AirlineTools", "FlightDB"), "retail": ("RetailTools", "RetailDB")}
 WANTED = {"airline": 50, "retail": 114}

@@ -84,6 +84,8 @@ BROKEN = {
     "no type": ('name="Body" type="Area2D"', 'name="Body"'),
     "connection to nowhere": ('from="Body"', 'from="Head"'),
     "no method": (' method="_on_body"', ""),
+    "a parent that is a list": ('parent="Body"', 'parent=["Body"]'),
+    "a connection from a value": ('from="Body"', 'from=NodePath("Body")'),
     "unclosed bracket": ("Vector2(3, 4)", "Vector2(3, 4"),
     "unclosed string": ('text = "a', "text = a"),
     "no value": ("visible = true", "visible ="),

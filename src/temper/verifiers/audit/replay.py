@@ -106,11 +106,7 @@ async def mine(run: RunDirectory) -> list[Candidate]:
         paid = [record for record in found if not record.verdict.masked and record.verdict.score >= FULL]
         odd = [(record, signs) for record in paid if (signs := _signs(domain, record, paid))]
         async with opened(domain) as bench:
-
-            async def one(item: tuple[Recorded, tuple[str, ...]], bench: Bench = bench) -> None:
-                candidates.append(await _tried(bench, *item))
-
-            await each(odd, one)
+            candidates += await each(odd, partial(_tried, bench))
     return sorted(candidates, key=lambda c: (-c.paid_on, c.domain, c.trace))
 
 
@@ -207,9 +203,9 @@ def _text(said: Sequence[Message]) -> str:
     return "\n".join(" ".join([m.content, *(str(call.arguments) for call in m.calls)]) for m in said)
 
 
-async def _tried(bench: Bench, record: Recorded, signs: tuple[str, ...]) -> Candidate:
-    task, domain = record.task, bench.domain
-    gold = domain.gold(task)
+async def _tried(bench: Bench, odd: tuple[Recorded, tuple[str, ...]]) -> Candidate:
+    (record, signs), domain = odd, bench.domain
+    task, gold = record.task, domain.gold(record.task)
     others = (t for t in domain.tasks("train", task.level, seed=1) if t.id != task.id and domain.gold(t) != gold)
     tried = paid = 0
     for other in itertools.islice(others, ELSEWHERE):

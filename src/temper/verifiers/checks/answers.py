@@ -225,11 +225,11 @@ def _interval(text: str) -> str:
     return f"{'(' if found[2] == '<' else '['}{found[1]}, {found[4]}{')' if found[3] == '<' else ']'}"
 
 
-def _closes(text: str) -> int:
+def _closes(text: str, opening: str = "([{", closing: str = ")]}") -> int:
     """Where the bracket that opens the text closes, brackets of intervals being of either kind; -1 if it does not."""
     depth = 0
     for at, char in enumerate(text):
-        depth += (char in "([{") - (char in ")]}")
+        depth += (char in opening) - (char in closing)
         if depth == 0:
             return at + 1
     return -1
@@ -237,12 +237,8 @@ def _closes(text: str) -> int:
 
 def _braces(text: str) -> str | None:
     """What stands in the braces that `text` begins with; None when they do not close."""
-    depth = 0
-    for at, char in enumerate(text[:4000]):
-        depth += (char == "{") - (char == "}")
-        if depth == 0:
-            return text[1:at] if char == "}" else None
-    return None
+    end = _closes(text[:4000], "{", "}")
+    return text[1 : end - 1] if text.startswith("{") and end > 0 else None
 
 
 def _plain(text: str) -> str:

@@ -105,18 +105,12 @@ def amounts(text: str) -> Iterator[Amount]:
         before, after = (match["before"] or "").strip(), match["after"] or ""
         percent = after in ("%", "percent", "per cent")
         unit = None if percent else units.named(before or after) if before or after else None
-        spelled = re.search(
-            r"[a-z]\s?$", text[max(0, match.start() - 2) : match.start()]
-        )  # "thirty (30) days" is not negative
+        spelled = re.search(r"[a-z]\s?$", text[max(0, match.start() - 2) : match.start()])  # "thirty (30) days"
         accounts = (match["open"] or match["inside"]) and match["close"] and not spelled
         value = Fraction(match["number"].replace(",", "")) * SCALES.get(match["scale"] or "", 1)
         value *= (unit.factor if unit else 1) * (-1 if match["sign"] or accounts else 1)
-        whole = percent or (unit and not before)
-        end = (
-            match.end()
-            if whole
-            else max(match.end("number"), match.end("scale"), match.end("close") if accounts else 0)
-        )
+        parts = ("after",) if percent or (unit and not before) else ("number", "scale", *["close"] * bool(accounts))
+        end = max(match.end(part) for part in parts)
         yield Amount(value, ("%",) if percent else unit.dimension if unit else (), (match.start(), end))
 
 

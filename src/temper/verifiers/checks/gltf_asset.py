@@ -20,8 +20,10 @@ import numpy as np
 _MOST_ZEROS = 1 << 20  # elements of an accessor without data that are looked at
 _JSON, _BIN = 0x4E4F534A, 0x004E4942
 COMPONENTS = {5120: "<i1", 5121: "<u1", 5122: "<i2", 5123: "<u2", 5125: "<u4", 5126: "<f4"}
-WIDTHS = {"SCALAR": 1, "VEC2": 2, "VEC3": 3, "VEC4": 4, "MAT2": 4, "MAT3": 9, "MAT4": 16}
-COLUMNS = {"MAT2": 2, "MAT3": 3, "MAT4": 4}
+_SHAPES = {  # columns and rows
+    "SCALAR": (1, 1), "VEC2": (1, 2), "VEC3": (1, 3), "VEC4": (1, 4), "MAT2": (2, 2), "MAT3": (3, 3), "MAT4": (4, 4),
+}  # fmt: skip
+WIDTHS = {kind: columns * rows for kind, (columns, rows) in _SHAPES.items()}
 
 Format = tuple[int, bool]  # component type, normalized
 
@@ -152,11 +154,13 @@ class Asset:
 
     def stride(self, accessor: dict[str, Any]) -> int:
         view = self.all("bufferViews")[accessor["bufferView"]] if "bufferView" in accessor else {}
-        return view.get("byteStride") or _spaced(accessor) * _columns(accessor)
+        columns, _, spaced = _layout(accessor)
+        return view.get("byteStride") or columns * spaced
 
     def size(self, accessor: dict[str, Any]) -> int:
         """Bytes of an element from its first component to the last."""
-        return _spaced(accessor) * (_columns(accessor) - 1) + _column(accessor)
+        columns, size, spaced = _layout(accessor)
+        return spaced * (columns - 1) + size
 
     def format(self, index: int) -> tuple[str, Format]:
         accessor = self.all("accessors")[index]
@@ -185,28 +189,19 @@ def known(accessor: dict[str, Any]) -> bool:
     return accessor["type"] in WIDTHS and accessor["componentType"] in COMPONENTS
 
 
-def _columns(accessor: dict[str, Any]) -> int:
-    return COLUMNS.get(accessor["type"], 1)
-
-
-def _column(accessor: dict[str, Any]) -> int:
-    """Bytes of a column, without what fills it up to 4."""
-    size = int(COMPONENTS[accessor["componentType"]][-1])
-    return size * WIDTHS[accessor["type"]] // _columns(accessor)
-
-
-def _spaced(accessor: dict[str, Any]) -> int:
-    """Bytes from one column of a matrix to the next."""
-    column = _column(accessor)
-    return column + -column % 4 if accessor["type"] in COLUMNS else column
+def _layout(accessor: dict[str, Any]) -> tuple[int, int, int]:
+    """How many columns, the bytes of one, and the bytes from one to the next: those of matrices begin at fours."""
+    columns, rows = _SHAPES[accessor["type"]]
+    size = rows * int(COMPONENTS[accessor["componentType"]][-1])
+    return columns, size, size + -size % 4 if columns > 1 else size
 
 
 def _gather(data: bytes, accessor: dict[str, Any], stride: int, size: int) -> np.ndarray:
     """The elements of an accessor that fits its view, (count, width)."""
     kind = np.dtype(COMPONENTS[accessor["componentType"]])
-    count, offset = accessor["count"], accessor.get("byteOffset", 0)
-    shape = (count, _columns(accessor), _column(accessor) // kind.itemsize)
-    strides = (stride, _spaced(accessor), kind.itemsize)
+    count, offset, (columns, column, spaced) = accessor["count"], accessor.get("byteOffset", 0), _layout(accessor)
+    shape = (count, columns, column // kind.itemsize)
+    strides = (stride, spaced, kind.itemsize)
     raw = np.frombuffer(data, np.uint8)
     if raw.size < offset + (count - 1) * stride + size:
         raise BrokenError("its bytes are not there")

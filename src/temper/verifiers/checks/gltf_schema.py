@@ -14,10 +14,12 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from temper.verifiers.checks.gltf_asset import Asset
 
-def problems(document: Any) -> Iterator[str]:
-    """What is wrong with the shape, each as "where: what"."""
-    return _wrong(document, "gltf", "", document)
+
+def problems(asset: Asset) -> Iterator[str]:
+    """What is wrong with the shape of its document, each as "where: what"."""
+    return _wrong(asset.document, "gltf", "", asset.document)
 
 
 @cache

@@ -16,6 +16,7 @@ from typing import Any
 
 _RUN = 3
 _HIDING = {"exec", "eval", "compile", "__import__", "globals", "locals", "setattr", "getattr", "vars"}
+_HIDING |= {"builtins", "__builtins__", "importlib", "runpy"}
 _BRANCHES = (ast.If, ast.For, ast.AsyncFor, ast.While, ast.ExceptHandler, ast.IfExp, ast.match_case)
 _BLOCKS = (ast.If, ast.For, ast.AsyncFor, ast.While, ast.Try, ast.With, ast.AsyncWith, ast.Match)
 _DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
@@ -101,7 +102,15 @@ def parsed(text: str) -> ast.Module:
 
 
 def _names(trees: dict[str, ast.Module]) -> set[str]:
-    return {node.id for tree in trees.values() for node in ast.walk(tree) if isinstance(node, ast.Name)}
+    """What is read by its name or imported, and the functions that run texts, however they are reached."""
+    found: set[str] = set()
+    for node in (node for tree in trees.values() for node in ast.walk(tree)):
+        match node:
+            case ast.Name(id=name) | ast.Attribute(attr="exec" | "eval" | "__import__" as name):
+                found.add(name)
+            case ast.alias(name=name) | ast.ImportFrom(module=str() as name):
+                found.add(name.partition(".")[0])
+    return found
 
 
 def _functions(trees: list[ast.Module]) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:

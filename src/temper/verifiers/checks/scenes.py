@@ -18,6 +18,7 @@ from temper.verifiers.checks.mazes import Cell, Grid, solve
 
 _MOST_OBJECTS, _MOST_COLOURS = 3000, 6
 _CLOSE = 1e-3
+_PARTS = {"material", "light", "camera"}  # whose properties are theirs to say, and not the node's extras'
 
 
 class Object(NamedTuple):
@@ -53,7 +54,7 @@ def objects(
         except tscn.BrokenError as error:
             return [], [str(error)]
         problems = tscn.problems(sections, frozenset(project))
-        found = [] if problems else list(_from_tscn(tscn.nodes(sections), sizes))
+        found = [] if problems else list(_from_tscn(tscn.nodes(sections), sizes, set(map(_stem, project))))
     else:
         problems = gltf.problems(name, content, project)
         found = [] if problems else list(_from_gltf(Asset(name, content, project)))
@@ -64,21 +65,23 @@ def objects(
     return found, problems
 
 
-# -- Godot
-
-
-def _from_tscn(nodes: list[tscn.Node], sizes: dict[str, list[float]]) -> Iterator[Object]:
+def _from_tscn(nodes: list[tscn.Node], sizes: dict[str, list[float]], files: set[str]) -> Iterator[Object]:
+    """A node is no instance of a file that its type is called like."""
     world: dict[str, np.ndarray] = {}
     for node in nodes:
         parent = "" if node.path == "." else node.path.rpartition("/")[0] or "."
         local = _transform(node.properties)
         matrix = world[node.path] = world.get(parent, np.eye(4)) @ local
-        kind = node.source.rpartition("/")[2].partition(".")[0] or node.type
+        kind = _stem(node.source) or (node.type if node.type not in files else "")
         size = [*sizes.get(kind, ()), 0.0, 0.0, 0.0][:3]
         corners = np.array(np.meshgrid(*([-s / 2, s / 2] for s in size))).reshape(3, 8)
         corners = (matrix[:3, :3] @ corners).T + matrix[:3, 3]
-        properties = {"name": node.name, "parent": parent.rpartition("/")[2], **node.properties}
+        properties = {**node.properties, "name": node.name, "parent": parent.rpartition("/")[2]}
         yield Object(node.name, kind, matrix[:3, 3], corners.min(0), corners.max(0), properties)
+
+
+def _stem(path: str) -> str:
+    return path.rpartition("/")[2].partition(".")[0]
 
 
 def _transform(properties: dict[str, Any]) -> np.ndarray:
@@ -118,9 +121,6 @@ def _number(value: Any) -> float:
     return float(value) if isinstance(value, int | float) and abs(value) < 1e12 else math.nan
 
 
-# -- glTF
-
-
 def _from_gltf(asset: Asset) -> Iterator[Object]:
     nodes, parents = asset.all("nodes"), asset.parents()
     lights = asset.document.get("extensions", {}).get("KHR_lights_punctual", {}).get("lights", [])
@@ -130,7 +130,9 @@ def _from_gltf(asset: Asset) -> Iterator[Object]:
         node = nodes[n]
         matrix = world[n] = world.get(parents.get(n, -1), np.eye(4)) @ _local(node)
         order += node.get("children", [])
-        corners, properties = [matrix[:3, 3]], {"name": node.get("name", ""), **_extras(node)}
+        extras = node["extras"] if isinstance(node.get("extras"), dict) else {}
+        own = {key: value for key, value in extras.items() if key.partition(".")[0] not in _PARTS}
+        corners, properties = [matrix[:3, 3]], {**own, "name": node.get("name", "")}
         for primitive in asset.all("meshes")[node["mesh"]]["primitives"] if "mesh" in node else ():
             if "POSITION" in primitive["attributes"]:
                 accessor = asset.all("accessors")[primitive["attributes"]["POSITION"]]
@@ -161,10 +163,6 @@ def _local(node: dict[str, Any]) -> np.ndarray:
     return whole
 
 
-def _extras(node: dict[str, Any]) -> dict[str, Any]:
-    return node["extras"] if isinstance(node.get("extras"), dict) else {}
-
-
 def _flat(prefix: str, given: dict[str, Any]) -> dict[str, Any]:
     """{"material.pbrMetallicRoughness.metallicFactor": 1}: the plain values of a nested object, three levels deep."""
     found: dict[str, Any] = {}
@@ -172,9 +170,6 @@ def _flat(prefix: str, given: dict[str, Any]) -> dict[str, Any]:
         nested = isinstance(value, dict) and prefix.count(".") < 2
         found |= _flat(f"{prefix}.{key}", value) if nested else {f"{prefix}.{key}": value}
     return found
-
-
-# -- rules: each gives what is wrong
 
 
 def _pick(found: list[Object], rule: dict[str, Any], key: str = "kind") -> list[Object]:
@@ -297,6 +292,7 @@ def _maze(found: list[Object], rule: dict[str, Any], _: bool) -> Iterator[str]:
             yield f"the {rule['goal']} can be reached without opening a {colour} {rule['door']}"
 
 
+# What is wrong, by rule.
 _RULES: dict[str, Callable[[list[Object], dict[str, Any], bool], Iterator[str]]] = {
     "count": _count, "place": _place, "within": _within, "distance": _distance, "on": _on, "has": _has,
     "apart": _apart, "maze": _maze,

@@ -18,7 +18,6 @@ import numpy as np
 
 from temper.verifiers.checks import views
 
-KINDS = ("stl", "obj", "off", "ply", "glb")
 _MOST_FACES = 60_000  # of a mesh that is compared
 _VOLUME = 0.02  # that volumes may differ by, as meshes of round things are too small
 _PAIRS = 1 << 15  # of points and faces that are looked at at once
@@ -39,6 +38,11 @@ class Solid(NamedTuple):
     @property
     def corners(self) -> np.ndarray:
         return self.vertices[self.faces]  # (F, 3, 3)
+
+    @property
+    def edges(self) -> np.ndarray:
+        """(3 F, 2), as the triangles go round."""
+        return np.concatenate([self.faces[:, [0, 1]], self.faces[:, [1, 2]], self.faces[:, [2, 0]]])
 
 
 def load(content: bytes, kind: str, most: int = 1 << 20) -> Solid:
@@ -69,21 +73,18 @@ def merged(vertices: np.ndarray, faces: np.ndarray) -> Solid:
     size = np.ptp(vertices[faces].reshape(-1, 3), axis=0).max() or 1.0
     _, first, index = np.unique(np.round(vertices / (size * 1e-7)), axis=0, return_index=True, return_inverse=True)
     faces = index.reshape(-1)[faces]
-    whole = (faces != np.roll(faces, 1, axis=1)).all(1)
-    return Solid(vertices[first], faces[whole])
+    return Solid(vertices[first], faces[(faces != np.roll(faces, 1, axis=1)).all(1)])
 
 
 def measure(solid: Solid) -> dict[str, Any]:
     """What a mesh is: closed, oriented, bodies, cavities, holes through it (genus), volume, box, centre of mass."""
-    edges = np.concatenate([solid.faces[:, [0, 1]], solid.faces[:, [1, 2]], solid.faces[:, [2, 0]]])
+    edges, used, volume = solid.edges, np.unique(solid.faces), _signed(solid)
     _, shared = np.unique(np.sort(edges, 1), axis=0, return_counts=True)
     _, directed = np.unique(edges, axis=0, return_counts=True)
     parts = components(solid.faces, len(solid.vertices))
-    volumes = np.bincount(parts, _signed(solid))
-    used = np.unique(solid.faces)
+    volumes = np.bincount(parts, volume)
     euler = len(used) - len(shared) + len(solid.faces)
-    volume, weighted = _signed(solid), solid.corners.sum(1) / 4
-    points = solid.vertices[used]
+    points, weighted = solid.vertices[used], solid.corners.sum(1) / 4
     return {
         "watertight": bool((shared == 2).all()),
         "oriented": bool((directed == 1).all()),
@@ -101,9 +102,7 @@ def check(content: bytes, gold: bytes, kind: str, wanted: dict[str, Any]) -> tup
     try:
         model = load(gold, kind, _MOST_FACES)
         facts = measure(model)
-        whys = list(_flaws(facts, wanted)) or [
-            *_stated(facts, wanted), *_probed(model, wanted), *_thin(model, wanted),
-        ]  # fmt: skip
+        whys = [*_flaws(facts, wanted)] or [*_stated(facts, wanted), *_probed(model, wanted), *_thin(model, wanted)]
     except NoSolidError as error:
         whys = [str(error)]
     if whys:
@@ -122,21 +121,17 @@ def check(content: bytes, gold: bytes, kind: str, wanted: dict[str, Any]) -> tup
 def _compared(
     solid: Solid, found: dict[str, Any], model: Solid, facts: dict[str, Any], wanted: dict[str, Any]
 ) -> tuple[list[str], dict[str, float]]:
-    tolerance = wanted["tolerance"]
-    whys = []
-    if found["genus"] != facts["genus"]:
-        whys.append(f"{found['genus']} holes go through, expected {facts['genus']}")
+    tolerance, genus = wanted["tolerance"], found["genus"]
+    whys = [f"{genus} holes go through, expected {facts['genus']}"] if genus != facts["genus"] else []
     for name, what in (("box", "the bounding box"), ("centre", "the centre of mass")):
         if np.abs(np.subtract(found[name], facts[name])).max() > tolerance:
             whys.append(f"{what} is {np.round(found[name], 2).tolist()}, expected {np.round(facts[name], 2).tolist()}")
     if abs(found["volume"] / facts["volume"] - 1) > _VOLUME:
         whys.append(f"the volume is {found['volume']:.6g} mm3, expected {facts['volume']:.6g}")
-    missed = list(_probed(solid, wanted))
-    thin = list(_thin(solid, wanted))
-    shared = overlap(solid, model)
+    missed, shared = list(_probed(solid, wanted)), overlap(solid, model)
     if shared < wanted["overlap"]:
         whys.append(f"it shares {shared:.1%} of its volume with the expected part")
-    whys += [*missed, *thin]
+    whys += [*missed, *_thin(solid, wanted)]
     whys = whys or [*strays(model, solid, tolerance), *strays(solid, model, tolerance)]
     features = 1 - len(missed) / max(len(wanted["features"]), 1)
     components = {"loads": 1.0, "closed": 1.0, "overlap": shared, "features": features}
@@ -206,9 +201,8 @@ def overlap(a: Solid, b: Solid) -> float:
 def strays(model: Solid, solid: Solid, tolerance: float) -> Iterator[str]:
     """Smooth faces of `model` from which the surface of `solid` is further away than `tolerance`.
 
-    A point a little under a face has to be inside of both, a point a little above it outside of both; points where that
-    is not so for `model` itself (at thin walls and inner edges) say nothing. A third of a face's points decides, as
-    those beside an edge may fall over it.
+    A point a little under a face has to be inside of both, one a little above it outside of both; where that is not so
+    for `model` itself (at thin walls and inner edges) it says nothing. A third of a face's points decides.
     """
     room = int(np.clip(_WORK / 4 / max(len(solid.faces), len(model.faces)), 64, 320))
     points, normals, face = samples(model, room)
@@ -231,8 +225,7 @@ def samples(solid: Solid, room: int) -> tuple[np.ndarray, np.ndarray, np.ndarray
     patch = smooth_faces(solid, normals)
     sizes = np.bincount(patch, areas)
     largest = [label for label in np.argsort(-sizes)[: room // 4] if sizes[label] > 1e-6 * sizes.sum()]
-    rng = np.random.default_rng(0)
-    chosen: list[np.ndarray] = []
+    rng, chosen = np.random.default_rng(0), list[np.ndarray]()
     for label in largest:
         members = np.flatnonzero(patch == label)
         n = max(4, int(room / 2 * sizes[label] / sizes.sum()))
@@ -244,8 +237,7 @@ def samples(solid: Solid, room: int) -> tuple[np.ndarray, np.ndarray, np.ndarray
 
 def smooth_faces(solid: Solid, normals: np.ndarray) -> np.ndarray:
     """A label for each triangle: neighbours that bend little belong together."""
-    edges = np.sort(np.concatenate([solid.faces[:, [0, 1]], solid.faces[:, [1, 2]], solid.faces[:, [2, 0]]]), 1)
-    order = np.lexsort(edges.T)
+    order = np.lexsort(np.sort(solid.edges, 1).T)
     pairs = (order % len(solid.faces)).reshape(-1, 2)  # a closed mesh: two triangles an edge
     bends = (normals[pairs[:, 0]] * normals[pairs[:, 1]]).sum(1)
     return components(pairs[bends > _SMOOTH], len(solid.faces), of="nodes")

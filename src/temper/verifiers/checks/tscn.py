@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 _LONGEST, _DEEPEST = 4 << 20, 48
@@ -160,7 +160,7 @@ def _tree(sections: list[Section]) -> Iterator[str]:
                 yield f"{where}: {given['name'][:40]!r} is no name of a node"
             if ("parent" in given) == (not paths):
                 yield f"{where}: expected one root, first and without parent"
-            elif parent is not None and parent not in paths and not _inside(str(parent), instances):
+            elif parent is not None and str(parent) not in paths and not _inside(str(parent), instances):
                 yield f"{where}: the parent {parent!r:.60} is not defined above"
             if path in paths:
                 yield f"{where}: a second node {path[:60]!r}"
@@ -170,7 +170,7 @@ def _tree(sections: list[Section]) -> Iterator[str]:
                 yield f"{where}: a node without type or instance"
             paths.add(path)
         for end in {"connection": ("from", "to"), "editable": ("path",)}.get(section.kind, ()):
-            if given.get(end) not in paths and not _inside(str(given.get(end)), instances):
+            if str(given.get(end)) not in paths and not _inside(str(given.get(end)), instances):
                 yield f"{where}: {end} names {given.get(end)!r:.60}, which is not there"
     if not paths:
         yield "a scene without nodes"
@@ -249,9 +249,9 @@ class _Reader:
         if kind == "number":
             return int(text) if re.fullmatch(r"[+-]?\d{1,18}", text) else float(text)
         if text == "[":
-            return self.items("]", depth)
+            return list(self.listed("]", self.item, depth))
         if text == "{":
-            return self.pairs(depth)
+            return dict(self.listed("}", self.pair, depth))
         if kind == "mark":
             raise self.error(f"expected a value, found {text!r}")
         if self.text.startswith("[", self.at):  # the types in Array[...] and Dictionary[..., ...]
@@ -259,38 +259,34 @@ class _Reader:
                 self.token()
         if self.text.startswith("(", self.at):
             self.at += 1
-            return Call(text, self.items(")", depth))
+            return Call(text, list(self.listed(")", self.item, depth)))
         if text not in _WORDS:
             raise self.error(f"expected a value, found {text[:40]!r}")
         return _WORDS[text]
 
-    def items(self, end: str, depth: int) -> list[Any]:
-        found: list[Any] = []
+    def listed(self, end: str, read: Callable[[int], Iterator[Any]], depth: int) -> Iterator[Any]:
+        """What `read` gives between commas, up to `end`."""
         while not self.peek(end):
-            start = self.at
-            kind, text = self.token()
-            if kind == "word" and text not in _WORDS and not self.text.startswith(("(", "["), self.at):
-                found.append(text)  # the class in Object(Class, ...)
-            else:
-                self.at = start
-                found.append(self.value(depth + 1))
-            if self.peek(":"):
-                found.append(self.value(depth + 1))
+            yield from read(depth + 1)
             if not self.peek(","):
                 self.expect(end)
-                break
-        return found
+                return
 
-    def pairs(self, depth: int) -> dict[Any, Any]:
-        found: dict[Any, Any] = {}
-        while not self.peek("}"):
-            key = self.value(depth + 1)
-            self.expect(":")
-            found[key if isinstance(key, str | int | float | None) else repr(key)] = self.value(depth + 1)
-            if not self.peek(","):
-                self.expect("}")
-                break
-        return found
+    def item(self, depth: int) -> Iterator[Any]:
+        start = self.at
+        kind, text = self.token()
+        if kind == "word" and text not in _WORDS and not self.text.startswith(("(", "["), self.at):
+            yield text  # the class in Object(Class, ...)
+        else:
+            self.at = start
+            yield self.value(depth)
+        if self.peek(":"):
+            yield self.value(depth)
+
+    def pair(self, depth: int) -> Iterator[tuple[Any, Any]]:
+        key = self.value(depth)
+        self.expect(":")
+        yield key if isinstance(key, str | int | float | None) else repr(key), self.value(depth)
 
 
 def _unescaped(text: str) -> str:

@@ -11,24 +11,21 @@ from collections.abc import Callable
 from typing import Any
 
 _DEEPEST, _LONGEST = 60, 200_000
+_WRITTEN: dict[type, Callable[[Any], Any]] = {
+    bool: bool, int: hex, float: lambda value: (value + 0.0).hex(), str: str, bytes: bytes.hex,  # one zero
+}  # fmt: skip
+_READ = {"int": lambda text: int(text, 16), "float": float.fromhex, "bytes": bytes.fromhex}
+_SEQUENCES = {kind.__name__: kind for kind in (list, tuple, set, frozenset)}
 
 
 def encode(value: Any, depth: int = 0, refer: Callable[[Any], list[Any]] | None = None) -> list[Any]:
     kind = type(value)
     if value is None:
         return ["none"]
-    if kind is bool:
-        return ["bool", value is True]
-    if kind is int:
-        return ["int", hex(value)]
-    if kind is float:
-        return ["float", (value + 0.0).hex()]  # one zero
+    if kind in _WRITTEN:
+        return [kind.__name__, _WRITTEN[kind](value)]
     if kind is complex:
         return ["complex", (value.real + 0.0).hex(), (value.imag + 0.0).hex()]
-    if kind is str:
-        return ["str", value]
-    if kind is bytes:
-        return ["bytes", value.hex()]
     if kind in (list, tuple, set, frozenset, dict) and depth < _DEEPEST and len(value) < _LONGEST:
         if kind is dict:
             return ["dict", [[encode(k, depth + 1, refer), encode(v, depth + 1, refer)] for k, v in value.items()]]
@@ -56,17 +53,12 @@ def decode(form: list[Any], resolve: Callable[[list[Any]], Any] | None = None) -
     if kind == "none":
         return None
     content = rest[0]
-    if kind == "int":
-        return int(content, 16)
-    if kind == "float":
-        return float.fromhex(content)
+    if kind in _READ:
+        return _READ[kind](content)
     if kind == "complex":
-        return complex(float.fromhex(content), float.fromhex(rest[1]))
-    if kind == "bytes":
-        return bytes.fromhex(content)
+        return complex(*map(float.fromhex, rest))
     if kind == "dict":
         return {decode(k, resolve): decode(v, resolve) for k, v in content}
-    if kind in ("list", "tuple", "set", "frozenset"):
-        items = (decode(item, resolve) for item in content)
-        return {"list": list, "tuple": tuple, "set": set, "frozenset": frozenset}[kind](items)
+    if kind in _SEQUENCES:
+        return _SEQUENCES[kind](decode(item, resolve) for item in content)
     return content if kind in ("bool", "str") or resolve is None else resolve(form)
