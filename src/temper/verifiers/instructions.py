@@ -95,7 +95,7 @@ def _two_responses(text: str) -> bool:
 CONSTRAINTS: dict[str, Constraint] = {
     "keywords:existence": lambda t, keywords: all(word.casefold() in t.casefold() for word in keywords),
     "keywords:frequency": lambda t, keyword, frequency, relation: _holds(_count(re.escape(keyword), t), relation, frequency),
-    "keywords:forbidden_words": lambda t, forbidden_words: not any(_count(rf"\b{re.escape(w)}\b", t) for w in forbidden_words),
+    "keywords:forbidden_words": lambda t, forbidden_words: not any(_count(rf"(?<!\w){re.escape(w)}(?!\w)", t) for w in forbidden_words),
     "keywords:letter_frequency": lambda t, letter, let_frequency, let_relation: _holds(
         t.lower().count(letter.lower()), let_relation, let_frequency
     ),

@@ -15,6 +15,7 @@ CASES = [
     ("keywords:frequency", {"keyword": "sea", "frequency": 2, "relation": "at least"}, "sea, Sea", "sea"),
     ("keywords:frequency", {"keyword": "sea", "frequency": 2, "relation": "less than"}, "sea", "sea sea"),
     ("keywords:forbidden_words", {"forbidden_words": ["sea"]}, "seaside", "the sea"),
+    ("keywords:forbidden_words", {"forbidden_words": ["C++"]}, "in C", "in C++ or C"),
     ("keywords:letter_frequency", {"letter": "Z", "let_frequency": 2, "let_relation": "at least"}, "zoo zen", "zoo"),
     ("length_constraints:number_words", {"num_words": 4, "relation": "at least"}, "one two three four", "one two three"),
     ("length_constraints:number_sentences", {"num_sentences": 2, "relation": "at least"}, "It rains. Stay in!", "It is 3.5 m."),
