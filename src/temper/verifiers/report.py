@@ -35,6 +35,7 @@ _HEADING = re.compile(r"^#{1,6}\s+(.+?)\s*#*\s*$", re.M)
 _CITATION = re.compile(r"\[([A-Za-z][\w.-]{0,19})\](?!\()")
 _SENTENCE = re.compile(r"(?<=[.!?])(?:\s*(?:\[[A-Za-z][\w.-]{0,19}\]\s*)+)?\s+(?=[A-Z\"“])|\n+")
 _FALL = re.compile(r"\b(?:fell|fall|drop|declin|decreas|shrank|shrink|lower|less|down|lost|loss|reduc)\w*", re.I)
+_HIDDEN = re.compile(r"<!--.*?(?:-->|\Z)", re.S)  # comments, which nobody sees
 _RULE = re.compile(r"^[\s|:-]+$")
 
 Part = tuple[str, str]  # a section's title and body
@@ -75,7 +76,7 @@ class Sentence(NamedTuple):
 
 def check(text: str, reference: dict[str, Any]) -> Found:
     """Runs in a worker; `reference` as plain data."""
-    sections = _read(text)
+    sections = _read(_HIDDEN.sub(" ", text))
     sentences = [sentence for title, body in sections for sentence in _sentences(title, body)]
     given = {name: list(amounts(source)) for name, source in reference["sources"].items()}
     worked_out = [*(figure["value"] for figure in reference["figures"]), *reference["allowed"]]

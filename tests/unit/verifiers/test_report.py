@@ -47,6 +47,8 @@ CHANGES = [
     ("## Findings", "## Results", "sections"),
     ("## Summary", "Summary", "sections"),
     ("Sales came to $200. [S1][S2] All is well.", "$200 [S1][S2]", "sections"),
+    ("Sales came to $200. [S1][S2] All", "Sales came in. <!-- They were $200. [S1][S2] --> All", "figures"),
+    ("All is well.", "All is well. <!-- to be read again -->", None),
 ]
 
 
