@@ -99,6 +99,7 @@ ATTACKS = {
     "reads its parent": "import os\ndef f(x):\n    return open(f'/proc/{os.getppid()}/mem', 'rb').read(9)",
     "kills its parent": "import os, signal\nos.kill(os.getppid(), signal.SIGKILL)",
     "skips": "import unittest\ndef f(x): raise unittest.SkipTest('no')",
+    "gives up": "import pytest\ndef f(x): pytest.xfail('no')",
     "rewrites the tests": "import glob\nfor p in glob.glob('**/test_*.py', recursive=True):\n"
     "    open(p, 'w').write('def test_value(): pass')\ndef f(x): return 0",
 }
@@ -170,7 +171,9 @@ def test_attacks_do_not_pass(grade, attack):
     assert (verdict.status, verdict.score) == ("graded", 0.0)
 
 
-UNDER_PYTEST = ("always equal in a list", "equal is one", "exit in the call", "hard exit", "patched builtins", "skips")
+UNDER_PYTEST = (
+    "always equal in a list", "equal is one", "exit in the call", "hard exit", "patched builtins", "skips", "gives up",
+)  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -180,6 +183,16 @@ UNDER_PYTEST = ("always equal in a list", "equal is one", "exit in the call", "h
 def test_attacks_do_not_pass_under_pytest_either(grade, attack):
     """Those that are not written against this very grader; see the module's words about forging."""
     assert grade(ATTACKS[attack], ONE, "pytest").score == 0.0
+
+
+def test_tests_that_are_not_yet_read_cannot_be_rewritten(grade):
+    reference = {
+        "tests": {"test_a.py": "import m\ndef test_a(): assert m\n", "test_b.py": ONE["tests"]["test_m.py"]},
+        "fail_to_pass": ["test_a.py::test_a", "test_b.py::test_value"],
+    }
+    rewriting = "open('test_b.py', 'w').write('def test_value(): pass')\ndef f(x): return {}\n"
+    assert grade("def f(x): return 4", reference, "pytest").score == 1.0
+    assert grade(rewriting.format(0), reference, "pytest").score == 0.0
 
 
 def test_pytest_gives_fixtures_and_parameters(grade):

@@ -12,6 +12,7 @@ import json
 import os
 import sys
 import types
+from pathlib import Path
 from typing import Any
 
 from temper.verifiers.checks.apart import Coverage, apart, report  # in the sandbox: the sources in front of this
@@ -46,9 +47,10 @@ def run(job: dict[str, Any], send: int, dumps: Any = json.dumps, write: Any = os
     known = {
         kind.__eq__ for module in list(sys.modules.values()) for kind in vars(module).values() if isinstance(kind, type)
     }
-    rewrite.rewrite_asserts = strictly(rewrite.rewrite_asserts)
+    held = {str(Path(path).absolute()): Path(path).read_bytes() for path in job["tests"]}
+    rewrite.rewrite_asserts = strictly(rewrite.rewrite_asserts, held)
     sys._temper_equal = equality(known)  # type: ignore[attr-defined]
-    mine = set(job["delivered"])
+    mine, given_up = set(job["delivered"]), pytest.xfail.Exception
     coverage = Coverage(job["lines"])
 
     class Told:
@@ -57,7 +59,8 @@ def run(job: dict[str, Any], send: int, dumps: Any = json.dumps, write: Any = os
             """Delivered code may not call a test off."""
             frames = [os.path.relpath(entry.path) for entry in call.excinfo.traceback] if call.excinfo else []
             report = yield
-            if report.skipped and not hasattr(report, "wasxfail") and mine.intersection(frames):
+            called_off = not hasattr(report, "wasxfail") or isinstance(call.excinfo.value, given_up)
+            if report.skipped and mine.intersection(frames) and called_off:
                 report.outcome = "failed"
             return report
 
@@ -73,8 +76,8 @@ def run(job: dict[str, Any], send: int, dumps: Any = json.dumps, write: Any = os
     write(send, dumps(["covered", str(len(coverage.seen)), ""]).encode() + b"\n")
 
 
-def strictly(rewrite_asserts: Any) -> Any:
-    """Tests in which `a == b` is decided by `equality`."""
+def strictly(rewrite_asserts: Any, held: dict[str, bytes]) -> Any:
+    """Tests in which `a == b` is decided by `equality`. Raises ImportError for one that is not what was `held`."""
 
     class Strict(ast.NodeTransformer):
         def visit_Compare(self, node: ast.Compare) -> ast.AST:
@@ -85,9 +88,11 @@ def strictly(rewrite_asserts: Any) -> Any:
             call = ast.Call(function, [node.left, *node.comparators], [])
             return ast.fix_missing_locations(ast.copy_location(call, node))
 
-    def rewritten(tree: ast.Module, *more: Any) -> None:
+    def rewritten(tree: ast.Module, source: bytes, path: str, *more: Any) -> None:
+        if held.get(path, source) != source:
+            raise ImportError(f"{path} was changed")
         Strict().visit(tree)
-        rewrite_asserts(tree, *more)
+        rewrite_asserts(tree, source, path, *more)
 
     return rewritten
 

@@ -7,7 +7,7 @@ scene is run.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -54,7 +54,7 @@ def objects(
         except tscn.BrokenError as error:
             return [], [str(error)]
         problems = tscn.problems(sections, frozenset(project))
-        found = [] if problems else list(_from_tscn(tscn.nodes(sections), sizes, set(map(_stem, project))))
+        found = [] if problems else list(_from_tscn(tscn.nodes(sections), sizes, project))
     else:
         problems = gltf.problems(name, content, project)
         found = [] if problems else list(_from_gltf(Asset(name, content, project)))
@@ -65,14 +65,15 @@ def objects(
     return found, problems
 
 
-def _from_tscn(nodes: list[tscn.Node], sizes: dict[str, list[float]], files: set[str]) -> Iterator[Object]:
-    """A node is no instance of a file that its type is called like."""
+def _from_tscn(nodes: list[tscn.Node], sizes: dict[str, list[float]], files: Iterable[str]) -> Iterator[Object]:
+    """A node is no instance of a scene that its type is called like."""
+    prefabs = {_stem(path) for path in files if path.endswith(".tscn")}
     world: dict[str, np.ndarray] = {}
     for node in nodes:
         parent = "" if node.path == "." else node.path.rpartition("/")[0] or "."
         local = _transform(node.properties)
         matrix = world[node.path] = world.get(parent, np.eye(4)) @ local
-        kind = _stem(node.source) or (node.type if node.type not in files else "")
+        kind = _stem(node.source) or (node.type if node.type not in prefabs else "")
         size = [*sizes.get(kind, ()), 0.0, 0.0, 0.0][:3]
         corners = np.array(np.meshgrid(*([-s / 2, s / 2] for s in size))).reshape(3, 8)
         corners = (matrix[:3, :3] @ corners).T + matrix[:3, 3]
