@@ -166,13 +166,9 @@ def _statements(answer: Any, name: str) -> list[tuple[Any, list[tuple[str, int |
     listed = [] if given is None else given if isinstance(given, list) else [given]
     if len(listed) > 50:
         raise FormError(f"{name}: too many statements")
-    return [(one.get("value"), _quotes(one["quote"])) for one in listed if _formed(name, one)]
-
-
-def _formed(name: str, statement: Any) -> bool:
-    if not isinstance(statement, dict) or not {"quote"} <= set(statement) <= {"value", "quote"}:
+    if not all(isinstance(one, dict) and {"quote"} <= set(one) <= {"value", "quote"} for one in listed):
         raise FormError(f'{name}: expected {{"value": ..., "quote": ...}}')
-    return True
+    return [(one.get("value"), _quotes(one["quote"])) for one in listed]
 
 
 def _quotes(given: Any) -> list[tuple[str, int | None]]:

@@ -88,7 +88,8 @@ def check(text: str, reference: dict[str, Any]) -> Found:
         value, unit = _stated(answer)
     except FormError as error:
         return Found(False, str(error), {})
-    gold, gold_unit = _gold(reference)
+    gold_unit = _unit(reference["unit"])
+    gold = _gold_value(reference) * _scale(reference["scale"]) * gold_unit[0]
     close = Fraction(1, 2 * 10 ** reference["decimals"]) * _scale(reference["scale"]) * gold_unit[0]
     found = {
         "value": abs(value - gold) <= close,
@@ -199,11 +200,6 @@ def _stated(answer: dict[str, Any]) -> tuple[Fraction, tuple[Fraction, Any]]:
     elif found.dimension:
         unit = (Fraction(1), found.dimension)
     return found.value * _scale(str(answer.get("scale") or "")) * unit[0], unit
-
-
-def _gold(reference: dict[str, Any]) -> tuple[Fraction, tuple[Fraction, Any]]:
-    unit = _unit(reference["unit"])
-    return _gold_value(reference) * _scale(reference["scale"]) * unit[0], unit
 
 
 def _unit(text: str) -> tuple[Fraction, Any]:

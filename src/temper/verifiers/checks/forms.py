@@ -30,7 +30,7 @@ def read_json(text: str) -> Any:
     if len(blocks) > 1:
         raise FormError("there are several fenced blocks, expected one")
     try:
-        value = json.loads(blocks[0] if blocks else text, object_pairs_hook=_object, parse_constant=_constant)
+        value = json.loads(blocks[0] if blocks else text, object_pairs_hook=_object, parse_constant=constant)
         json.dumps(value, ensure_ascii=False).encode()  # a lone surrogate could not be told to anybody
         return value
     except RecursionError:
@@ -57,5 +57,6 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def _constant(name: str) -> None:
+def constant(name: str) -> None:
+    """What a reader of JSON does about NaN and Infinity."""
     raise ValueError(f"{name} is no JSON")

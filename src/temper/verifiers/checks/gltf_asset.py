@@ -17,6 +17,8 @@ from urllib.parse import unquote, unquote_to_bytes
 
 import numpy as np
 
+from temper.verifiers.checks.forms import constant
+
 _MOST_ZEROS = 1 << 20  # elements of an accessor without data that are looked at
 _JSON, _BIN = 0x4E4F534A, 0x004E4942
 COMPONENTS = {5120: "<i1", 5121: "<u1", 5122: "<i2", 5123: "<u2", 5125: "<u4", 5126: "<f4"}
@@ -44,7 +46,7 @@ class Asset:
         self.files = files
         text = self._container(content) if self.glb else content
         try:
-            self.document: Any = json.loads(text.decode("utf-8"), parse_float=_number, parse_constant=_constant)
+            self.document: Any = json.loads(text.decode("utf-8"), parse_float=_number, parse_constant=constant)
         except (ValueError, RecursionError) as error:
             raise BrokenError(f"no valid JSON: {str(error)[:200]}") from None
         self._data: dict[int, bytes | None] = {}
@@ -178,10 +180,6 @@ def told(where: str, whys: Mapping[str, Any]) -> Iterator[str]:
 def _number(text: str) -> int | float:
     value = float(text)
     return int(value) if value.is_integer() else value
-
-
-def _constant(text: str) -> float:
-    raise ValueError(f"{text} is no JSON")
 
 
 def known(accessor: dict[str, Any]) -> bool:

@@ -96,15 +96,13 @@ def _compare(results: list[Result], free: bool) -> str:
         orders = iter([tuple(lowered.index(name) for name in wanted)])
     furthest = 0
     for order in orders:
-        at = next((n for n, result in enumerate(results) if not _fits(result, order)), None)
+        placed = ([tuple(row[at] for at in order) for row in result.rows] for result in results)
+        fits = (_match(result.expected, rows) for result, rows in zip(results, placed, strict=True))
+        at = next((n for n, right in enumerate(fits) if not right), None)
         if at is None:
             return ""
         furthest = max(furthest, at)
     return f"the rows are not the expected ones (database {furthest + 1})"
-
-
-def _fits(result: Result, order: tuple[int, ...]) -> bool:
-    return _match(result.expected, [tuple(row[at] for at in order) for row in result.rows])
 
 
 def _expected(script: str, gold: str, engine: str, ordered: bool | None) -> Expected:

@@ -69,17 +69,15 @@ def read(text: str) -> Any:
     found = parse(f"${text}$", extraction_config=[_LATEX], parsing_timeout=None)
     if not found or isinstance(found[0], str) or found[0] in (sympy.zoo, sympy.nan):
         return None
-    return _exact(found[0]) if isinstance(found[0], sympy.Basic) else found[0]
-
-
-def _exact(tree: sympy.Basic) -> Any:
-    """Decimals as the fractions that they are written as."""
-    return tree.xreplace({number: sympy.Rational(str(number)) for number in tree.atoms(sympy.Float)})
+    if not isinstance(found[0], sympy.Basic):
+        return found[0]
+    written = {number: sympy.Rational(str(number)) for number in found[0].atoms(sympy.Float)}
+    return found[0].xreplace(written)  # decimals as the fractions that they are written as
 
 
 def agree(left: sympy.Expr, right: sympy.Expr) -> bool | None:
     """None when fewer points than needed gave real numbers on both sides."""
-    pairs = [(a, b) for a, b in _values(left, right) if a is not None and b is not None]
+    pairs = _values(left, right)
     needed = 3 if left.free_symbols | right.free_symbols else 1
     if any(not _near(a, b) for a, b in pairs):
         return False
@@ -88,7 +86,7 @@ def agree(left: sympy.Expr, right: sympy.Expr) -> bool | None:
 
 def _proportional(left: sympy.Expr, right: sympy.Expr) -> bool | None:
     """None when there are fewer than three points to compare."""
-    pairs = [(a, b) for a, b in _values(left, right) if a is not None and b is not None]
+    pairs = _values(left, right)
     if len(pairs) < 3:
         return None
     if any((a == 0) != (b == 0) for a, b in pairs):
@@ -98,14 +96,15 @@ def _proportional(left: sympy.Expr, right: sympy.Expr) -> bool | None:
 
 
 def _values(left: sympy.Expr, right: sympy.Expr) -> list[tuple[Any, Any]]:
-    """Both sides at the same points; None where a side is not a real number."""
+    """Both sides at the same points, where both are real numbers."""
     symbols = sorted(left.free_symbols | right.free_symbols, key=str)
     rng = random.Random(0)
     points = []
     for n in range(_POINTS if symbols else 1):
         sign = -1 if n % 3 == 2 else 1
         points.append({symbol: sign * sympy.Rational(rng.randint(1, 999), rng.randint(101, 499)) for symbol in symbols})
-    return [(_real(left, point), _real(right, point)) for point in points]
+    pairs = ((_real(left, point), _real(right, point)) for point in points)
+    return [(a, b) for a, b in pairs if a is not None and b is not None]
 
 
 def _real(expression: sympy.Expr, point: dict[Any, Any]) -> Any:
