@@ -107,7 +107,7 @@ class Plugin(NamedTuple):
     """
 
     module: str
-    config: Callable[[], Any]
+    config: Callable[..., Any]
     reference: type[Struct]
     judge: Judge
     problem: Callable[[Any, Task], str] = lambda reference, task: ""

@@ -15,8 +15,10 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 _RUN = 3
-_HIDING = {"exec", "eval", "compile", "__import__", "globals", "locals", "setattr", "getattr", "vars"}
-_HIDING |= {"builtins", "__builtins__", "importlib", "runpy"}
+_HIDING = {
+    "exec", "eval", "compile", "__import__", "globals", "locals", "setattr", "getattr", "vars", "builtins",
+    "__builtins__", "importlib", "runpy",
+}  # fmt: skip
 _BRANCHES = (ast.If, ast.For, ast.AsyncFor, ast.While, ast.ExceptHandler, ast.IfExp, ast.match_case)
 _BLOCKS = (ast.If, ast.For, ast.AsyncFor, ast.While, ast.Try, ast.With, ast.AsyncWith, ast.Match)
 _DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
