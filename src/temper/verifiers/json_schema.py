@@ -44,7 +44,10 @@ def check(text: str, reference: dict[str, Any]) -> tuple[bool, str, dict[str, fl
     except jsonschema.SchemaError as error:
         raise SchemaError(error.message) from None
     validator = kind(schema, registry=Registry(), format_checker=kind.FORMAT_CHECKER)
-    worst = jsonschema.exceptions.best_match(validator.iter_errors(answer))
+    try:
+        worst = jsonschema.exceptions.best_match(validator.iter_errors(answer))
+    except OverflowError as error:
+        return False, f"it cannot be checked: {error}", {"conforms": 0.0}
     if worst is not None:
         return False, f"{worst.json_path}: {worst.message}"[:300], {"conforms": 0.0}
     right = not reference["equals"] or equal(answer, read_json(reference["example"]))

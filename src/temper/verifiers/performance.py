@@ -12,6 +12,7 @@ fast.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from msgspec import Struct, structs
@@ -41,18 +42,15 @@ class Reference(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 async def judge(given: Given, reference: Reference, settings: Config) -> Judgement:
-    spec = structs.replace(boxes.with_files(given.task.sandbox, given.files()), pids=2 * settings.turns + 1)
-    stdin, nonce = boxes.job(
-        module=boxes.dotted(reference.module), function=reference.function,
-        solution=reference.solution[reference.module], calls=[encode(call) for call in reference.calls],
-    )  # fmt: skip
-    argv = [settings.python, "-I", "-S", "-c", boxes.program(*_PROGRAM), str(settings.turns)]
-    done = await boxes.command(given.sandboxes, spec, argv, stdin=stdin, seconds=settings.seconds, where=__name__)
-    report = boxes.report(done, nonce)
+    report = await _race(given, reference, settings, given.files())
     if report is None:
         return Judgement(0.0, "the program ended early")
-    if report["broken"]:
-        raise FaultError("gold-fails", "verifiers.performance", report["broken"])
+    if report["broken"]:  # by itself, or by the other, which can send it signals: against itself it shows
+        solution = {path: text.encode() for path, text in reference.solution.items()}
+        alone = await _race(given, reference, settings, solution)
+        if alone is None or alone["broken"]:
+            raise FaultError("gold-fails", "verifiers.performance", report["broken"])
+        return Judgement(0.0, "the solution was ended while it ran beside the program")
     wrong = report["wrong"]
     components = {"correct": 1 - len(wrong) / len(reference.calls)}
     if wrong:
@@ -61,6 +59,20 @@ async def judge(given: Given, reference: Reference, settings: Config) -> Judgeme
     fast = ratio <= reference.ratio
     why = f"{reference.function} took more than {reference.ratio:g} times the CPU time of the solution"
     return Judgement(float(fast), "" if fast else why, components | {"fast": float(fast)})
+
+
+async def _race(
+    given: Given, reference: Reference, settings: Config, files: Mapping[str, bytes]
+) -> dict[str, Any] | None:
+    """What `checks.race` reports of these files against the solution; None where they ended it."""
+    spec = structs.replace(boxes.with_files(given.task.sandbox, files), pids=2 * settings.turns + 1)
+    stdin, nonce = boxes.job(
+        module=boxes.dotted(reference.module), function=reference.function,
+        solution=reference.solution[reference.module], calls=[encode(call) for call in reference.calls],
+    )  # fmt: skip
+    argv = [settings.python, "-I", "-S", "-c", boxes.program(*_PROGRAM), str(settings.turns)]
+    done = await boxes.command(given.sandboxes, spec, argv, stdin=stdin, seconds=settings.seconds, where=__name__)
+    return boxes.report(done, nonce)
 
 
 def _problem(reference: Reference, task: Task) -> str:

@@ -59,7 +59,10 @@ def check(
     if wrong := _uncompiled(new):
         return {"compile": 0.0}, wrong
     whole = {path: text for path, text in old.items() if not _uncompiled({path: text})}
-    before, after = (public({path: parsed(text) for path, text in files.items()}) for files in (whole, new))
+    try:
+        before, after = (public({path: parsed(text) for path, text in files.items()}) for files in (whole, new))
+    except ValueError as error:
+        return {"compile": 0.0}, f"the interface cannot be read: {error}"
     gone = [name for name in before if name not in after]
     components = {"compile": 1.0, "interface": float(not gone)}
     whys = [f"{name} is gone" for name in gone]

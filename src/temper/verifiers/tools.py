@@ -198,7 +198,7 @@ def allowed(arguments: dict[str, Any], options: dict[str, list[Any]], schema: di
 def _accepted(value: Any, options: list[Any], declared: dict[str, Any]) -> bool:
     kind = _TYPES.get(declared.get("type", "any"), str)
     items = _TYPES.get(declared.get("items", {}).get("type", "any"), str) if kind is list else None
-    if kind is float and type(value) is int:
+    if kind is float and type(value) is int and value.bit_length() < 1000:
         value = float(value)
     given = _type(options)
     if type(value) is kind and _items_typed(value, options, items):

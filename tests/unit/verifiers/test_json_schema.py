@@ -31,6 +31,13 @@ def test_answers(judged, pool, answer, right):
     assert (verdict.status, verdict.score) == ("graded", right)
 
 
+@pytest.mark.parametrize("answer", ["1e999", "1" + "0" * 400, '"a{99999999999999}"'])
+def test_what_no_arithmetic_can_check_is_wrong(judged, pool, answer):
+    schema = {"if": {"type": "string"}, "then": {"format": "regex"}, "else": {"multipleOf": 0.01}}
+    verdict = judged(json_schema.create(None, pool), {"schema": schema, "example": "1.5"}, answer)
+    assert (verdict.status, verdict.score) == ("graded", 0.0), verdict
+
+
 @pytest.mark.parametrize(("answer", "right"), [('{"n": 1.0}', 1), ('{"n": 2}', 0), ('{"n": 1, "m": 1}', 0)])
 def test_equality_is_that_of_json(judged, pool, answer, right):
     reference = {"schema": SCHEMA, "example": '{"n": 1}', "equals": True}

@@ -73,6 +73,7 @@ def grade(judged, pool, backend):
         (f"from importlib import import_module\n{FLAT}", "behind which code could hide"),
         (f"import re\n_WORD = re.compile('a')\n{FLAT}", ""),
         ("def area(w, h=1) return", "does not compile"),
+        (f"_BIG = 0x{'f' * 5000}\n{FLAT}", "a number of more than"),
         ("", "is gone"),
     ],
 )

@@ -150,6 +150,10 @@ def test_gltf_has_materials_lights_and_things_on_things(grade):
     )
     text = json.dumps(GLTF)
     assert grade(text, *rules, file="a.gltf").score == 1.0
+    rule = {"rule": "has", "kind": "cup", "property": "weight", "value": 3}
+    heavy = text.replace('"kind": "cup"', f'"kind": "cup", "weight": {10**400}')
+    verdict = grade(heavy, rule, file="a.gltf", gold=text)
+    assert (verdict.status, verdict.score) == ("graded", 0.0), verdict
     for old, new in (("0.25", "0.5"), ('"spot"', '"point"'), ("2.5", "2.4"), ("[1, 1, 0]", "[1, 0, 0]")):
         assert grade(text.replace(old, new), *rules, file="a.gltf", gold=text).score == 0.0
     assert "no valid JSON" in grade(text[:-1], *rules, file="a.gltf", gold=text).evidence[0].text

@@ -159,6 +159,15 @@ DUCKDB_REFUSED = [query for query in REFUSED if "n + 1" not in query and "zerobl
 DUCKDB_REFUSED += ["COPY p TO 'x.csv'", "SELECT * FROM read_csv('/etc/passwd')", "INSTALL httpfs", "SET threads = 9"]
 
 
+def test_values_that_python_lacks_or_cannot_count_are_graded_in_duckdb(grade):
+    pytest.importorskip("duckdb")
+    for value in ("array_value([1], [2])", "INTERVAL 1000000000 DAYS"):
+        verdict = grade("SELECT name FROM p", f"SELECT {value} FROM p", engine="duckdb")
+        assert (verdict.status, verdict.score) == ("graded", 0.0), verdict
+    not_a_number = "SELECT 'nan'::DOUBLE, id FROM p"
+    assert grade(not_a_number, f"{not_a_number} ORDER BY id", engine="duckdb").score == 1.0
+
+
 def test_names_and_texts_are_no_functions_in_duckdb(grade):
     pytest.importorskip("duckdb")
     query = "SELECT name AS today FROM p WHERE name <> 'now' -- random, as uuid"

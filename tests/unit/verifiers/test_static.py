@@ -31,6 +31,7 @@ def grade(judged, pool):
         ("def f(x: int) -> int\n    return x\n", "m.py does not compile"),
         ("", "f is gone"),
         ("x = 1\0", "m.py does not compile"),
+        (f"def f(x: int = 0x{'f' * 5000}) -> int:\n    return x\n", "the interface cannot be read: line 1: a number"),
     ],
 )
 def test_ruff_and_the_compiler(grade, source, why):

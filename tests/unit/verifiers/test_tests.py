@@ -99,6 +99,9 @@ ATTACKS = {
     "reads its parent": "import os\ndef f(x):\n    return open(f'/proc/{os.getppid()}/mem', 'rb').read(9)",
     "kills its parent": "import os, signal\nos.kill(os.getppid(), signal.SIGKILL)",
     "skips": "import unittest\ndef f(x): raise unittest.SkipTest('no')",
+    "garbage in form": "import json, os\nfor fd in range(3, 30):\n"
+    "    try: os.write(fd, json.dumps(['test_m.py::test_value', ['passed'], '']).encode() + b'\\n')\n"
+    "    except OSError: pass\ndef f(x): return 0",
     "gives up": "import pytest\ndef f(x): pytest.xfail('no')",
     "rewrites the tests": "import glob\nfor p in glob.glob('**/test_*.py', recursive=True):\n"
     "    open(p, 'w').write('def test_value(): pass')\ndef f(x): return 0",
@@ -173,6 +176,7 @@ def test_attacks_do_not_pass(grade, attack):
 
 UNDER_PYTEST = (
     "always equal in a list", "equal is one", "exit in the call", "hard exit", "patched builtins", "skips", "gives up",
+    "garbage in form",
 )  # fmt: skip
 
 

@@ -87,6 +87,7 @@ SCHEMA = {
         ({"to": "Boston", "amount": 30}, False),
         ({"to": "NYC", "amount": "30"}, False),
         ({"to": "NYC", "amount": True}, False),
+        ({"to": "NYC", "amount": 10**400}, False),
         ({"to": "NYC"}, False),
         ({"to": "NYC", "amount": 30, "note": "food"}, False),
         ({"to": "NYC", "amount": 30, "from": "b"}, False),

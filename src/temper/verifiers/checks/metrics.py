@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 _RUN = 3
+_LONGEST = 10_000  # bits of a number, fewer than the digits that Python converts at most
 _HIDING = {
     "exec", "eval", "compile", "__import__", "globals", "locals", "setattr", "getattr", "vars", "builtins",
     "__builtins__", "importlib", "runpy",
@@ -32,10 +33,11 @@ def check(
     """(components, why not). The component "old" is 1 where the old code reaches all goals."""
     try:
         trees = {path: parsed(text) for path, text in new.items()}
+        after = public(trees)
     except (SyntaxError, ValueError) as error:
         return {"interface": 0.0, "goals": 0.0}, [f"the new code does not compile: {error}"]
     before = {path: parsed(text) for path, text in old.items()}
-    whys = _interface(trees, before, renamed, adds)
+    whys = _interface(after, public(before), renamed, adds)
     components = {"interface": float(not whys)}
     if hiding := _names(trees) & _HIDING - _names(before):
         whys.append(f"the new code uses {sorted(hiding)[0]}, behind which code could hide")
@@ -52,10 +54,7 @@ def measure(trees: dict[str, ast.Module], metric: str, of: str = "") -> float:
     return METRICS[metric](list(trees.values()), of)
 
 
-def _interface(
-    new: dict[str, ast.Module], old: dict[str, ast.Module], renamed: dict[str, str], adds: list[str]
-) -> list[str]:
-    before, after = public(old), public(new)
+def _interface(after: Files, before: Files, renamed: dict[str, str], adds: list[str]) -> list[str]:
     wanted = {renamed.get(name, name): shape for name, shape in before.items()}
     whys = [f"{name} is gone" for name in wanted if name not in after]
     whys += [f"{name} is missing" for name in adds if name not in after]
@@ -98,9 +97,14 @@ def _parameters(args: ast.arguments) -> str:
 
 
 def parsed(text: str) -> ast.Module:
+    """Raises SyntaxError or ValueError, also for a whole number that Python would not write in full."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return ast.parse(text)
+        tree = ast.parse(text)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, int) and node.value.bit_length() > _LONGEST:
+            raise ValueError(f"line {node.lineno}: a number of more than {_LONGEST} bits")
+    return tree
 
 
 def _names(trees: dict[str, ast.Module]) -> set[str]:

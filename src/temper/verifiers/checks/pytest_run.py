@@ -27,12 +27,11 @@ def main() -> None:
     covered = 0
     for line in receive:
         try:
-            name, ended, text = json.loads(line)
-        except (ValueError, TypeError):
+            name, ended, text = map(str, json.loads(line))
+            covered = int(ended) if name == "covered" else covered
+        except (ValueError, TypeError, RecursionError):  # not from pytest
             continue
-        if name == "covered":
-            covered = int(ended)
-        elif outcomes.get(name, ["passed"])[0] == "passed":  # a failure of setup, call or teardown stays
+        if name != "covered" and outcomes.get(name, ["passed"])[0] == "passed":  # a failure stays
             outcomes[name] = [ended, text]
     asked = sum(map(len, job["lines"].values()))
     report(nonce=nonce, outcomes=outcomes, covered=[covered, asked])

@@ -189,7 +189,7 @@ def _same(found: Any, wanted: Any) -> bool:
         return len(found) == len(wanted) and all(map(_same, found, wanted))
     if isinstance(found, bool) or isinstance(wanted, bool) or not isinstance(wanted, int | float):
         return type(found) is type(wanted) and found == wanted
-    return isinstance(found, int | float) and math.isclose(found, wanted, rel_tol=1e-4, abs_tol=_CLOSE)
+    return math.isclose(_number(found), wanted, rel_tol=1e-4, abs_tol=_CLOSE)
 
 
 def _count(found: list[Object], rule: dict[str, Any], _: bool) -> Iterator[str]:

@@ -199,9 +199,9 @@ def _duckdb(script: str, query: str, most: int) -> tuple[list[str], list[Row]]:
 
 
 def _plain(value: Any) -> Any:
-    if isinstance(value, Decimal):
-        return float(value)
-    return repr(value) if isinstance(value, list | dict | set) else value
+    if isinstance(value, Decimal | float):
+        return float(value) if value == value else math.nan  # one and the same, so that it equals itself in a row
+    return repr(value) if isinstance(value, list | dict | set | tuple) else value
 
 
 def _errors(engine: str) -> tuple[type[Exception], ...]:
@@ -209,7 +209,7 @@ def _errors(engine: str) -> tuple[type[Exception], ...]:
         return sqlite3.Error, sqlite3.Warning
     import duckdb
 
-    return (duckdb.Error,)
+    return duckdb.Error, OverflowError  # the latter for values that Python does not have
 
 
 def _authorize(action: int, _: str | None, name: str | None, *__: str | None) -> int:
