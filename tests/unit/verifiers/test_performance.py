@@ -57,8 +57,8 @@ def test_linear_is_fast_enough_and_quadratic_is_not(grade):
         + "import os, json\ndef f(xs):\n    r, w = os.pipe()\n    if os.fork() == 0:\n"
         "        os.write(w, json.dumps(slow(xs)).encode()); os._exit(0)\n    os.close(w)\n"
         "    return json.loads(os.fdopen(r).read())\n",
-        "import os\ndef f(xs):\n    for pid in range(os.getppid() + 1, os.getpid() + 9):\n"
-        "        try: os.kill(pid, 9 * (pid != os.getpid()))\n        except OSError: pass\n    return []\n",
+        "import os\nfor pid in range(os.getppid() + 1, os.getpid() + 9):\n"
+        "    try: os.kill(pid, 9 * (pid != os.getpid()))\n    except OSError: pass\ndef f(xs): return []\n",
     ],
     ids=["patched clocks", "wrapped", "wrong", "exit", "work handed to a child", "ends its neighbours"],
 )

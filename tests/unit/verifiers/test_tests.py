@@ -186,7 +186,8 @@ UNDER_PYTEST = (
 )
 def test_attacks_do_not_pass_under_pytest_either(grade, attack):
     """Those that are not written against this very grader; see the module's words about forging."""
-    assert grade(ATTACKS[attack], ONE, "pytest").score == 0.0
+    verdict = grade(ATTACKS[attack], ONE, "pytest")
+    assert (verdict.status, verdict.score) == ("graded", 0.0), verdict
 
 
 def test_tests_that_are_not_yet_read_cannot_be_rewritten(grade):
@@ -220,18 +221,28 @@ def test_odd_classes():
 @pytest.mark.xfail(strict=True)
 def test_known():
     assert f(2) == 5
+
+@pytest.mark.xfail
+def test_known_no_more():
+    assert f(2) == 4
+
+@pytest.mark.xfail
+def test_raises():
+    f(None)
 """
     ids = [
         "test_m.py::test_square[2]",
         "test_m.py::test_square",
         "test_m.py::test_odd_classes",
         "test_m.py::test_known",
+        "test_m.py::test_known_no_more",
+        "test_m.py::test_raises",
     ]
     reference = {"tests": {"test_m.py": source}, "fail_to_pass": ids}
     right = grade("def f(x): return x * x", reference, "pytest")
     assert right.score == 1.0, right.evidence
     wrong = grade("def f(x): return x * x if x < 3 else 0", reference, "pytest")
-    assert wrong.components["fail_to_pass"] == 0.75
+    assert wrong.components["fail_to_pass"] == pytest.approx(5 / 6)
 
 
 def test_coverage_of_the_change(judged, backend):

@@ -58,9 +58,9 @@ def run(job: dict[str, Any], send: int, dumps: Any = json.dumps, write: Any = os
             """Delivered code may not call a test off."""
             frames = [os.path.relpath(entry.path) for entry in call.excinfo.traceback] if call.excinfo else []
             report = yield
-            called_off = not hasattr(report, "wasxfail") or isinstance(call.excinfo.value, given_up)
-            if report.skipped and mine.intersection(frames) and called_off:
-                report.outcome = "failed"
+            if report.skipped and mine.intersection(frames):
+                expected = hasattr(report, "wasxfail") and not isinstance(call.excinfo.value, given_up)
+                report.outcome = report.outcome if expected else "failed"
             return report
 
         def pytest_runtest_logreport(self, report: Any) -> None:
