@@ -45,8 +45,10 @@ class Reference(Struct, frozen=True, forbid_unknown_fields=True):
 async def judge(given: Given, reference: Reference, settings: Config) -> Judgement:
     answers = (reference.answer, reference.floor, given.answer[:_LONGEST])
     good, floor, raw = await asyncio.to_thread(given.state, given.task.messages, answers)
-    if not all(map(math.isfinite, (good, floor, raw))):
-        raise FaultError("verifier-crash", "verifiers.reward_model", f"no number: {good}, {floor}, {raw}")
+    if not math.isfinite(good) or not math.isfinite(floor):
+        raise FaultError("verifier-crash", "verifiers.reward_model", f"no number: {good}, {floor}")
+    if not math.isfinite(raw):
+        raise FaultError("answer-exceeds-verifier", "verifiers.reward_model", f"the answer gets no number: {raw}")
     if good <= floor:
         raise FaultError("gold-fails", "verifiers.reward_model", f"the good answer gets {good}, the floor {floor}")
     found = min(1.0, max(0.0, (raw - floor) / (good - floor)))

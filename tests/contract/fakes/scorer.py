@@ -11,3 +11,8 @@ GOOD = {"forty-two", "bottles"}
 
 def score(messages: Sequence[Message]) -> float:
     return 10.0 * len(GOOD & set(messages[-1].content.rstrip(".").split())) - 3.0
+
+
+def overflowing(messages: Sequence[Message]) -> float:
+    """As numbers of half precision may on long answers."""
+    return score(messages) if len(messages[-1].content) < 100 else float("nan")

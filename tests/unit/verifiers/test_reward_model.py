@@ -27,6 +27,13 @@ def test_a_scorer_that_does_not_prefer_the_good_answer_cannot_grade(judged):
     assert judged(verifier, {"answer": "no"}, "forty-two bottles").why == "gold-fails"
 
 
+def test_an_answer_that_the_scorer_cannot_take_is_worth_nothing(judged):
+    verifier = reward_model.create(reward_model.Config(function="fakes.scorer:overflowing"))
+    verdict = judged(verifier, REFERENCE, "forty-two bottles " * 10)
+    assert (verdict.status, verdict.score, verdict.why) == ("graded", 0.0, "answer-exceeds-verifier")
+    assert judged(verifier, {"answer": "bottles " * 20}, "no").masked  # nor the good one
+
+
 def test_one_of_function_and_folder():
     with pytest.raises(ConfigError, match="either"):
         reward_model.create(reward_model.Config())
