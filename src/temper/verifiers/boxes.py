@@ -28,6 +28,7 @@ from temper.sandboxes.zygote import Zygote
 from temper.verifiers.grading import source
 
 OUTPUT = 4 << 20  # bytes that a program of ours may report
+_PAGE = 4096  # what a file's size on a disk is rounded up to
 _LANES = 8  # programs at once on one backend; a hanging one keeps its lane to its limit
 _ZYGOTES: WeakKeyDictionary[SandboxBackend, dict[bytes, Zygote]] = WeakKeyDictionary()
 _WITHOUT: WeakSet[SandboxBackend] = WeakSet()  # backends that know no zygotes
@@ -49,6 +50,7 @@ async def run(
     stdin: bytes = b"", seconds: float = 10.0, where: str = "verifiers",
 ) -> Exit:  # fmt: skip
     """Runs Python source with `spec.files` around it. Raises FaultError for limits and for lost boxes."""
+    _fitting(spec, where)
     if interpreter.start != "sandbox" and sandboxes not in _WITHOUT:
         empty = structs.replace(spec, files={}, output=max(spec.output, OUTPUT))
         with boundary("backend-lost", where):
@@ -66,6 +68,7 @@ async def command(
     where: str = "verifiers",
 ) -> Exit:  # fmt: skip
     """Runs any command in a new sandbox. Raises FaultError for limits and for lost boxes."""
+    _fitting(spec, where)
     spec = structs.replace(spec, output=max(spec.output, OUTPUT))
     with boundary("backend-lost", where):
         box = await sandboxes.open(spec)
@@ -114,6 +117,13 @@ def with_files(spec: SandboxSpec | None, *layers: Mapping[str, bytes]) -> Sandbo
     """The spec with more files; later ones replace earlier ones."""
     spec = spec or SandboxSpec()
     return structs.replace(spec, files={path: text for layer in (spec.files, *layers) for path, text in layer.items()})
+
+
+def _fitting(spec: SandboxSpec, where: str) -> None:
+    """Files that do not fit are their author's doing; it is no disk of ours that is full. Raises FaultError."""
+    size = sum(len(content) + -len(content) % _PAGE for content in spec.files.values())
+    if size > spec.disk:
+        raise FaultError("disk", where, f"{size} bytes of files do not fit into a box of {spec.disk}")
 
 
 def _zygote(sandboxes: SandboxBackend, spec: SandboxSpec, interpreter: Interpreter) -> Zygote:

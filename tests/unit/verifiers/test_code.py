@@ -156,6 +156,15 @@ def test_blame(grade, judged, boxes, workspace):
     assert (lost.status, lost.why, lost.score) == ("infra", "backend-lost", 0.0)
 
 
+@pytest.mark.parametrize("start", ["fork", "sandbox"])
+def test_files_that_do_not_fit_into_the_box_are_the_policys(judged, backend, start):
+    small = SandboxSpec(files={"m.py": b""}, disk=1 << 20)
+    config = code.Config(interpreter=boxes_of.Interpreter(start=start))
+    flood = {"m.py": b"def f(x): return x * x\n" + b"#" * (1 << 20)}
+    verdict = judged(code.create(config, None, backend), REFERENCE, "", flood, sandbox=small, artifacts=("m.py",))
+    assert (verdict.status, verdict.why, verdict.score) == ("graded", "disk", 0.0)
+
+
 def test_modules_in_packages(judged, boxes):
     spec = SandboxSpec(files={"pkg/__init__.py": b"", "pkg/base.py": b"K = 3\n"})
     reference = {"module": "pkg/m.py", "cases": [{"function": "f", "kwargs": {"x": 2}, "expect": 6}]}
