@@ -40,7 +40,7 @@ from temper.verifiers.checks.forms import Found
 from temper.verifiers.grading import Some, Text
 
 _STEP = re.compile(
-    r"\s*(\d{1,3})\s*[.):]\s+(.{1,300}?)\s*\[\s*(given|from(?: steps?)?\s+\d+(?:\s*(?:,|and)\s*\d+)*)\s*\]\s*"
+    r"\s*(\d{1,3})\s*[.):]\s+(.{1,300}?)\s*\[\s*(given|from(?: steps?)?\s+\d{1,3}(?:\s*(?:,|and)\s*\d{1,3})*)\s*\]\s*"
 )
 _MOST, _MOST_BAD = 100, 3  # steps; bad ones after which the rest is not looked at
 _OPERATIONS = 3_000_000  # of z3, about a second

@@ -131,10 +131,8 @@ def _types(files: dict[str, str]) -> list[tuple[int, str]]:
         for path, text in files.items() for what, pattern in _LOOKING_AWAY.items() if re.search(pattern, text)
     ]  # fmt: skip
     for line in out.splitlines():
-        path, _, rest = line.removeprefix(f"{folder}/").partition(":")
-        number, _, text = rest.partition(": error: ")
-        if text:
-            found.append((int(number), f"{path}: {text}"))
+        if told := re.match(r"(.+?):(\d+): error: (.+)", line.removeprefix(f"{folder}/")):
+            found.append((int(told[2]), f"{told[1]}: {told[3]}"))
     if status > 1 and not found:  # it gave up, which says nothing good about the types
         found.append((1, f"{', '.join(files)}: mypy gave up: {error.strip()[-200:]}"))
     return found

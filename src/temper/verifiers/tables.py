@@ -30,6 +30,7 @@ from temper.verifiers.grading import Some, Text
 
 Config = written.Config
 _TAIL = 8 << 10  # characters of an answer's end that are looked at
+_DIGITS = 1000  # of a number
 _MONTHS = {name: n for n, month in enumerate(facts.MONTHS, 1) for name in (month, month[:3])} | {"sept": 9}
 _WORDS = "zero one two three four five six seven eight nine ten eleven twelve".split()
 _DENIALS = {"not", "no", "nor", "or", "and", "but", "than", "to", "without", "wrong", "false"}
@@ -120,6 +121,8 @@ def _date(parts: dict[str, str | None]) -> tuple[Any, ...] | None:
 
 
 def _number(sign: str, currency: str, inner: str, digits: str, rest: str) -> tuple[Any, ...] | None:
+    if len(digits) > _DIGITS:
+        return None
     value = Fraction(digits.replace(",", "")) * (-1 if "-" in (sign, inner) else 1)
     words = rest.rstrip(".").split()
     while words and words[0] in facts.SCALES:

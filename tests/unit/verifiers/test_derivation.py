@@ -92,6 +92,12 @@ def test_what_follows(judged, pool, premises, conclusion, follows):
     assert judged(derivation.create(None, pool), reference, chain).score == follows
 
 
+def test_a_step_of_many_digits_is_none(judged, pool):
+    reference = {"given": ["x = 1"], "goal": "x = 1", "solution": "1. x = 1 [given]"}
+    verdict = judged(derivation.create(None, pool), reference, f"1. x = 1 [given]\n2. x = 1 [from {'9' * 5000}]")
+    assert (verdict.status, verdict.score) == ("graded", 0.0), verdict
+
+
 def test_a_leap_from_everything_is_a_gap(judged, pool):
     reference = {"given": ["a = 1", "b = a", "c = b"], "goal": "c = 1", "solution": "-"}
     given = "1. a = 1 [given]\n2. b = a [given]\n3. c = b [given]\n"

@@ -102,6 +102,7 @@ def change(*path: Any, to: Any) -> Callable[[dict[str, Any]], None]:
 
 INVALID = {
     "no version [UNDEFINED_PROPERTY]": change("asset", "version", to=None),
+    "a version of many digits": change("asset", "version", to=f"{'9' * 5000}.0"),
     "version 1.0 [UNKNOWN_ASSET_MAJOR_VERSION]": change("asset", "version", to="1.0"),
     "a list for an object [TYPE_MISMATCH]": change("nodes", 0, to=[]),
     "true as an index [INVALID_INDEX]": change("nodes", 0, "mesh", to=True),

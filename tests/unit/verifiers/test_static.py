@@ -62,5 +62,7 @@ def test_types(grade):
         assert (unseen.score, unseen.components["types"]) == (0.0, 0.0), opening
     outcome, why = static.check({"my-package/__init__.py": "x: int = 1\n"}, {}, [], True, False)
     assert (outcome["types"], "mypy gave up" in why) == (0.0, True), why
+    noted = grade("def f(x: int) -> int:\n    reveal_type(': error: ')\n    return x + 1\n", types=True, ruff=("E9",))
+    assert noted.status == "graded", noted
     hushed = grade("def f(x: int) -> int:\n    return str(x)  # type: ignore\n", types=True)
     assert (hushed.score, hushed.evidence[0].text) == (0.0, "line 1: m.py: a comment tells mypy to look away")

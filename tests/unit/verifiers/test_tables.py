@@ -22,6 +22,7 @@ WRONG = [
     (["3 June 1990"], "6 March 1990"), (["June 1990"], "1990"), (["Ann", "Bob"], "Ann"), (["Ann", "Bob"], "Ann, Bob, Cy"),
     (["Ann", "Bob"], "Ann, Ann"), (["2", "2"], "2"), (["Ann"], "Ann | Bob"), (["Ann"], "Bob. Answer: Bob"), (["5"], ""),
     (["5"], "nan"), (["5"], "The table has 5 rows"), (["Paris"], "Paris is nice"), (["12:30"], "12"),
+    (["5"], "9" * 5000), (["5 km"], "9" * 5000 + " km"),
 ]  # fmt: skip
 
 

@@ -42,7 +42,7 @@ def problems(name: str, content: bytes, files: Mapping[str, bytes]) -> list[str]
 def _head(asset: Asset) -> Iterator[str]:
     head, document = asset.document["asset"], asset.document
     used, required = document.get("extensionsUsed", []), document.get("extensionsRequired", [])
-    version, least = ([int(n) for n in head.get(key, "2.0").split(".")] for key in ("version", "minVersion"))
+    version, least = ([int(n[:9]) for n in head.get(key, "2.0").split(".")] for key in ("version", "minVersion"))
     loose = "KHR_mesh_quantization" in used and "KHR_mesh_quantization" not in required
     yield from told("asset", {
         f"version {head['version'][:20]} cannot be read": version[0] != 2 or least > version,
