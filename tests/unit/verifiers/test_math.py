@@ -59,6 +59,9 @@ FORMS = [
     (r"\infty", r"-\infty", False),
     ("0", "banana", False),
     ("i", "-i", False),
+    ("x+y=3", r"x+y=\{1\}", False),
+    ("x+y=3", r"x+y=\begin{pmatrix}1\end{pmatrix}", False),
+    ("x+y=3", "2x+2y=6", True),
 ]
 
 

@@ -45,7 +45,8 @@ def equal(gold: str, answer: str) -> bool:
     if str(left) == str(right):  # printed in one order, whatever the order of their parts
         return True
     if isinstance(left, sympy.Eq) and isinstance(right, sympy.Eq):
-        if (multiple := _proportional(left.lhs - left.rhs, right.lhs - right.rhs)) is not None:
+        plain = all(isinstance(side, sympy.Expr) and not side.is_Matrix for side in (*left.args, *right.args))
+        if plain and (multiple := _proportional(left.lhs - left.rhs, right.lhs - right.rhs)) is not None:
             return multiple
         return bool(verify([left], [right], strict=True, timeout_seconds=None))
     if isinstance(left, sympy.Expr) != isinstance(right, sympy.Expr):
