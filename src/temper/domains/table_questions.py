@@ -205,7 +205,7 @@ def draw(rng: random.Random, level: int) -> Draft:
             reference={"answer": answer},
         )
 
-    return Draft(f"{number} {answer}", asked, build)
+    return Draft(asked, asked, build)
 
 
 def _table(rng: random.Random, level: int) -> Table:

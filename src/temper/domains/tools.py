@@ -390,12 +390,11 @@ def _after(world: str, facts: dict[str, int | str], calls: list[dict[str, Any]])
 
 
 def _order(deeds: list[Deed], level: int) -> list[list[int]]:
-    """Calls of a deed follow each other, except where none depends on another; at level 3 so do the deeds."""
+    """What needs an answer or a freed place comes after the call that gives it; at level 3 deeds follow each other."""
     order, at = [], 0
     for deed in deeds:
         last = at + len(deed.calls) - 1
-        if deed.calls[0][0] in LOOKUPS | {"cancel"}:
-            order += [[n, n + 1] for n in range(at, last)]
+        order += [[at + n, at + n + 1] for n, (name, _) in enumerate(deed.calls[:-1]) if name in LOOKUPS | {"cancel"}]
         if level == 3 and at:
             order.append([at - 1, last])
         at = last + 1
