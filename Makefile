@@ -17,7 +17,8 @@ long: $(READY)
 	TEMPER_STARTED=$(STARTED) $(BIN)/temper run long --from-scratch
 
 test: $(READY)
-	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+	$(BIN)/python -m pytest tests/contract/sandbox  # alone: it exhausts what the others would need
+	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder --ignore tests/contract/sandbox
 
 test-nightly: $(READY)
 	$(BIN)/python -m pytest -m nightly
