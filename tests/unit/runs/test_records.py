@@ -8,6 +8,7 @@ import pytest
 
 from temper.core.task import Message
 from temper.core.trace import Segment, Trace, Verdict
+from temper.runs.stages.rl.attempts import Attempts
 from temper.runs.stages.rl.records import Groups, Rollout, named
 from temper.scheduling.pacing import Config, Pacing, Ticket
 from temper.store.run import RunDirectory
@@ -48,7 +49,7 @@ def test_a_group_that_was_cancelled_over_age_does_not_come_back(shop):
     while isinstance(ticket := pacing.admit(), Ticket):
         groups.task(ticket)
     assert len(groups.tasks) > 1
-    groups.drop(0)
+    Attempts.cancel(SimpleNamespace(running={}, groups=groups, pacing=pacing, shop=shop), 0)
     again = Groups(shop, Choice())
     again.restore(Pacing(Config(batch=2, group=2), {"d": 1.0}), [])
     assert again.tasks.keys() == groups.tasks.keys()
