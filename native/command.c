@@ -157,8 +157,8 @@ static void start(const struct box *box, const struct command *command, struct l
 
 void counters_begin(const struct box *box, struct exec_reply *reply)
 {
-    *reply = (struct exec_reply){.oom_kills = counter_read(box->counters[IN_MEMORY], "oom_kill "),
-                                 .forks_refused = counter_read(box->counters[IN_PIDS], "max ")};
+    *reply = (struct exec_reply){.oom_kills = counter_read(box, IN_MEMORY, "oom_kill "),
+                                 .forks_refused = counter_read(box, IN_PIDS, "max ")};
 }
 
 /* What the kernel counted since `counters_begin`. */
@@ -169,8 +169,8 @@ void counters_end(const struct box *box, const struct live *live, struct exec_re
         reply->disk_free = (uint64_t)disk.f_bavail * disk.f_frsize;
         reply->inodes_free = disk.f_files ? disk.f_favail : UINT64_MAX; /* some file systems do not count */
     }
-    reply->oom_kills = counter_read(box->counters[IN_MEMORY], "oom_kill ") - reply->oom_kills;
-    reply->forks_refused = counter_read(box->counters[IN_PIDS], "max ") - reply->forks_refused;
+    reply->oom_kills = counter_read(box, IN_MEMORY, "oom_kill ") - reply->oom_kills;
+    reply->forks_refused = counter_read(box, IN_PIDS, "max ") - reply->forks_refused;
 }
 
 /* What pid 1 told, once everything is dead, and the counters. */

@@ -71,13 +71,13 @@ static int open_own(const char *controller)
     return *path ? open(whole, OPEN_DIRECTORY) : -1;
 }
 
-/* Removes temper.PID directories of launchers that are dead, or (`all`) our own. */
-static void remove_directories(int parent, int all)
+/* Removes our own temper.PID, also one that an earlier process of this number left, and those of dead launchers. */
+static void remove_directories(int parent)
 {
     DIR *directory = fdopendir(openat(parent, ".", OPEN_DIRECTORY));
     for (struct dirent *entry; directory && (entry = readdir(directory));) {
         pid_t pid = strncmp(entry->d_name, "temper.", 7) ? 0 : atoi(entry->d_name + 7);
-        if (pid <= 0 || !(pid == getpid() ? all : kill(pid, 0) && errno == ESRCH))
+        if (pid <= 0 || (pid != getpid() && !(kill(pid, 0) && errno == ESRCH)))
             continue;
         DIR *inner = fdopendir(openat(parent, entry->d_name, OPEN_DIRECTORY));
         for (struct dirent *group; inner && (group = readdir(inner));)
@@ -93,10 +93,8 @@ static void remove_directories(int parent, int all)
 
 static int make_below(int parent)
 {
-    if (parent < 0)
-        return -1;
-    remove_directories(parent, 0);
-    return mkdirat(parent, own_name, 0755) && errno != EEXIST ? -1 : openat(parent, own_name, OPEN_DIRECTORY);
+    return parent < 0 || (mkdirat(parent, own_name, 0755) && errno != EEXIST) ? -1
+           : openat(parent, own_name, OPEN_DIRECTORY);
 }
 
 /* Can a process really enter a group here, with its limits at work? */
@@ -120,6 +118,7 @@ static int find_v2(void)
     const char *enable = "+memory +pids +cpu";
     int at = open_own("");
     for (version = 2; at >= 0;) {
+        remove_directories(at);
         int made = make_below(at);
         if (made >= 0 && faccessat(made, "memory.max", W_OK, 0))
             write_file(at, "cgroup.subtree_control", enable);
@@ -131,7 +130,7 @@ static int find_v2(void)
             }
         }
         close(made);
-        remove_directories(at, 1);
+        remove_directories(at);
         int up = faccessat(at, "../cgroup.procs", F_OK, 0) ? -1 : openat(at, "..", OPEN_DIRECTORY);
         close(at);
         at = up;
@@ -146,7 +145,10 @@ void groups_find(struct launcher_note *note)
     if (!find_v2()) {
         version = 1;
         for (int i = 0; i < 3; i++)
-            directories[i] = make_below(parents[i] = open_own(controllers[i]));
+            parents[i] = open_own(controllers[i]);
+        groups_remove();
+        for (int i = 0; i < 3; i++)
+            directories[i] = make_below(parents[i]); /* cpuacct may be mounted together with pids */
         if ((directories[0] < 0 && directories[1] < 0) || !proven()) {
             groups_remove();
             directories[0] = directories[1] = directories[2] = -1;
@@ -163,7 +165,7 @@ void groups_remove(void)
 {
     for (int i = 0; i < 3; i++)
         if (parents[i] >= 0)
-            remove_directories(parents[i], 1);
+            remove_directories(parents[i]);
 }
 
 /* ---- one group ---- */
@@ -183,13 +185,16 @@ int group_make(uint64_t id, struct cgroup *out)
     for (int i = 0; i < 3; i++) {
         if (directories[i] < 0)
             continue;
-        if (mkdirat(directories[i], name, 0755) && !(version == 2 && i))
+        int first = version == 1 || !i;
+        if (first && mkdirat(directories[i], name, 0755))
             return -1;
-        out->counters[i] = open_in(directories[i], id, counter_files[version - 1][i], O_RDONLY);
-        if (version == 1 || !i)
-            out->members[i] = open_in(directories[i], id, "cgroup.procs", O_WRONLY);
+        if (first && (out->members[i] = open_in(directories[i], id, "cgroup.procs", O_WRONLY)) < 0)
+            return -1;
+        if ((out->counters[i] = open_in(directories[i], id, counter_files[version - 1][i], O_RDONLY)) < 0)
+            return -1; /* a limit that leaves no proof would be taken for the command's own failure */
     }
-    out->bounds[0] = open_in(directories[0], id, bound_files[version - 1][0], O_WRONLY);
+    if (directories[0] >= 0 && (out->bounds[0] = open_in(directories[0], id, bound_files[version - 1][0], O_WRONLY)) < 0)
+        return -1;
     out->bounds[1] = version == 1 ? open_in(directories[0], id, bound_files[0][1], O_WRONLY) : -1;
     return 0;
 }
@@ -257,12 +262,14 @@ void group_remove(uint64_t id)
             unlinkat(directories[i], name, AT_REMOVEDIR);
 }
 
-uint64_t counter_read(int fd, const char *key)
+uint64_t counter_read(const struct box *box, int which, const char *key)
 {
     char text[4096];
-    ssize_t got = fd < 0 ? -1 : pread(fd, text, sizeof text - 1, 0);
-    if (got <= 0)
+    if (box->counters[which] < 0)
         return 0;
+    ssize_t got = pread(box->counters[which], text, sizeof text - 1, 0);
+    if (got <= 0)
+        fail(box, "read a counter of the cgroup");
     text[got] = 0;
     for (char *line = text; line; line = (line = strchr(line, '\n')) ? line + 1 : NULL)
         if (!strncmp(line, key, strlen(key)))

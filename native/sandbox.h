@@ -93,7 +93,6 @@ int group_join(const struct cgroup *group);
 void group_bound(const int bounds[2], uint64_t memory);
 void group_close(const struct cgroup *group);
 void group_remove(uint64_t id);
-uint64_t counter_read(int fd, const char *key); /* the number after `key` at the start of a line */
 
 /* usage.c */
 struct usage {
@@ -136,6 +135,7 @@ _Noreturn void box_main(int launcher, const struct cgroup *group, const char *im
 void send_frame(int fd, uint32_t kind, int count, const struct iovec *payload);
 void send_failure(int control, const char *what); /* FAILED with `what` and errno */
 _Noreturn void fail(const struct box *box, const char *what);
+uint64_t counter_read(const struct box *box, int which, const char *key); /* after `key`, at the start of a line */
 int read_all(int fd, void *into, size_t size);
 void raise_loopback(const struct box *box);
 

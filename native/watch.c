@@ -108,8 +108,8 @@ static int listen_to(const struct box *box, struct live *live, struct pollfd wat
 
 static uint64_t group_cpu_us(const struct box *box)
 {
-    uint64_t usec = counter_read(box->counters[IN_CPU], "usage_usec "); /* v2; v1 has one number, in ns */
-    return usec ? usec : counter_read(box->counters[IN_CPU], "") / 1000;
+    uint64_t usec = counter_read(box, IN_CPU, "usage_usec "); /* v2; v1 has one number, in ns */
+    return usec ? usec : counter_read(box, IN_CPU, "") / 1000;
 }
 
 /* What is over its limit now: MEMORY, CPU, or EXITED for nothing. Keeps the peaks in `reply`. Without a cgroup the
