@@ -11,7 +11,7 @@ import random
 import sys
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 import msgspec
 import pytest
@@ -21,7 +21,7 @@ from temper.core.protocols import Domain, Resources, SamplingParams, SandboxBack
 from temper.core.task import Message, Split, Task, ToolCall
 from temper.core.trace import Trace, Verdict
 from temper.engines.scripted import ScriptedChat
-from temper.models.chat import ChatFormat
+from temper.models.chat import ChatFormat, chatml
 from temper.models.load import DEFAULT, load
 from temper.rollouts.episode import run_episode
 from temper.verifiers.grading import grade
@@ -211,6 +211,23 @@ def test_wrong_calls_are_answered_and_may_be_followed_by_the_right_ones(name: st
         ((trace, verdict),) = play(domain, [(task, [wrong, first, *rest])])
         assert trace.messages()[2].content.startswith("error:"), trace.messages()
         assert verdict.score == 1.0, verdict
+
+
+@pytest.mark.model
+@pytest.mark.parametrize("style", get_args(get_type_hints(chatml.Config)["style"]))
+@pytest.mark.parametrize("name", NAMES)
+def test_the_gold_answer_is_within_the_limits_in_every_style_of_calls(name: str, style: str) -> None:
+    """Counted by the default base's tokenizer, as a policy would sample it."""
+    domain = domain_of(name)
+    module, config = registry.configure("models.chat", {"kind": "chatml", "style": style})
+    format = module.create(config, load(DEFAULT).tokenizer)
+    for level in domain.levels:
+        for task in some(domain, level, 40) + some(domain, level, 20, "heldout"):
+            lengths = [len(format.write(message, task.tools)) for message in domain.gold(task)]
+            assert max(lengths) <= task.limits.turn_tokens, (level, task.messages, domain.gold(task))
+            assert sum(lengths) <= task.limits.tokens, (level, task.messages, domain.gold(task))
+            assert len(lengths) <= task.limits.turns
+            assert task.limits.turn_tokens <= SamplingParams().max_tokens  # what is sampled by default can be as long
 
 
 @pytest.mark.model

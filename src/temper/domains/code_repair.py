@@ -374,7 +374,7 @@ def draw(rng: random.Random, level: int) -> Draft:
             messages=(Message("user", _prompt(target, broken, level)),),
             tools=(OneModule() if level == 1 else Repository()).specs(),
             sandbox=SandboxSpec(files={path: text.encode() for path, text in files.items()}),
-            limits=Limits(turns=3 + level, tokens=128 * level, turn_tokens=64 * level),
+            limits=Limits(turns=3 + level, tokens=128 * level, turn_tokens=80 * level),
             artifacts=tuple(broken),
             reference={"module": module, "cases": cases, "solution": right},
         )

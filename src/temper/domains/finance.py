@@ -135,6 +135,7 @@ def right(task: Task) -> Answers:
     yield "a formula as in a spreadsheet", json.dumps({**answer, "program": f"={program}"})
     if "period" in answer:
         yield "a fiscal year", json.dumps({**answer, "period": f"FY{answer['period']}"})
+        yield "the year by its end", json.dumps({**answer, "period": f"year ended December 31, {answer['period']}"})
     if unit == "%":
         plain = {**answer, "value": float(Fraction(str(answer["value"])) / 100), "unit": ""}
         yield "a plain ratio", json.dumps({**plain, "program": f"({program}) / 100"})
@@ -159,6 +160,11 @@ def wrong(task: Task) -> Answers:
         "a cell from another row": {"program": re.sub(r"([A-Z])([0-9]+)", lambda m: f"{m[1]}{int(m[2]) % 4 + 2}", answer["program"])},
         "a period more": {"period": "2031"} if "period" in answer else {"value": float(value + 3)},
     }  # fmt: skip
+    if "period" in answer:
+        changes |= {
+            "a quarter of it": {"period": f"Q4 {answer['period']}"},
+            "a month of it": {"period": f"December {answer['period']}"},
+        }
     if "scale" in answer:
         changes |= {"the scale left out": {"scale": ""}, "another scale": {"scale": "trillion"}}
     if unit == "%":

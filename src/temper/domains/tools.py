@@ -364,7 +364,7 @@ def draw(rng: random.Random, level: int) -> Draft:
             domain=Tools.name,
             messages=(Message("user", wish),),
             tools=WORLDS[world](Record({})).specs(),
-            limits=Limits(turns=2 + 2 * level, tokens=80 * level, turn_tokens=40 * level),
+            limits=Limits(turns=2 + 2 * level, tokens=120 * level, turn_tokens=88 * level),
             start={"world": world, "facts": facts},
             artifacts=("state.json", "calls.json"),
             reference={"state": _after(world, facts, calls), "calls": calls, "order": _order(deeds, level)},

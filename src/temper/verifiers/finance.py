@@ -8,11 +8,11 @@ the answer needs no program; a list holds values that are names or amounts with 
     {"value": 12.5, "unit": "%", "scale": "", "period": "2023", "program": "(C2 - B2) / B2 * 100"}
 
 The value is compared exactly, up to the decimals that were asked for, after unit and scale are carried out: 1.2 billion
-is 1,200 million, and 12.5 % is the plain ratio 0.125, but not 12.5. A program reads cells (columns are letters, rows
-are numbers from 1, the header is row 1) with + - * / ( ), sum, average, max and min over ranges such as B2:B5. It has
-to give what the gold program gives on the table and on tables with other numbers, so that a number that was read off,
-or a formula that happens to fit, is no program. A cell's name alone is one: it cites the cell. Components: value, unit,
-period, program.
+is 1,200 million, and 12.5 % is the plain ratio 0.125, but not 12.5. A value for another period (`checks.periods`) is
+another value. A program reads cells (columns are letters, rows are numbers from 1, the header is row 1) with + - * /
+( ), sum, average, max and min over ranges such as B2:B5. It has to give what the gold program gives on the table and on
+tables with other numbers, so that a number that was read off, or a formula that happens to fit, is no program. A cell's
+name alone is one: it cites the cell. Components: value, unit, period, program.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ import msgspec
 from msgspec import Struct
 
 from temper.verifiers import written
-from temper.verifiers.checks import facts, units
+from temper.verifiers.checks import facts, periods, units
 from temper.verifiers.checks.forms import FormError, Found, read_json
 
 Config = written.Config
@@ -43,7 +43,6 @@ _OPERATORS: dict[type, Callable[[Any, Any], Any]] = {
 _FUNCTIONS: dict[str, Callable[[list[Fraction]], Fraction]] = {
     "sum": lambda v: sum(v, Fraction()), "average": lambda v: sum(v, Fraction()) / len(v), "max": max, "min": min,
 }  # fmt: skip
-_QUARTERS = {"first": 1, "second": 2, "third": 3, "fourth": 4}
 
 Table = Mapping[str, Fraction]
 
@@ -94,7 +93,7 @@ def check(text: str, reference: dict[str, Any]) -> Found:
     found = {
         "value": abs(value - gold) <= close,
         "unit": not reference["unit"] or unit[1] == gold_unit[1],
-        "period": not reference["period"] or period(str(answer.get("period", ""))) == period(reference["period"]),
+        "period": not reference["period"] or _of_period(str(answer.get("period", "")), reference),
     }
     reasons = {
         "value": f"{answer['value']!r} {answer.get('scale') or ''} is not the value",
@@ -143,18 +142,10 @@ def run(program: str, table: Table) -> Fraction:
     return value
 
 
-def period(text: str) -> tuple[str, str]:
-    """(year, quarter) of "FY2023", "year ended December 31, 2023", "Q3 2023", "3Q23", "third quarter of 2023"."""
-    year = re.search(r"(?<![0-9])((?:19|20)[0-9]{2})(?![0-9])", text.replace("FY", " ").replace("Q", "Q ", 1))
-    short = re.search(r"(?:FY|Q|')\s*([0-9]{2})(?![0-9])", text)
-    quarter = re.search(r"Q\s?([1-4])(?![0-9])|(?<![0-9])([1-4])\s?Q", text)
-    spelled = re.search(r"\b(first|second|third|fourth) quarter", text.lower())
-    number = (quarter[1] or quarter[2]) if quarter else str(_QUARTERS[spelled[1]]) if spelled else ""
-    return (year[1] if year else f"20{short[1]}" if short else text.strip().casefold()), number
-
-
 def _texts(answer: dict[str, Any], reference: dict[str, Any]) -> Found:
     """Several values, or such as are names or amounts with a sign: all of them, in any order, no others."""
+    if answer.get("period") and reference["period"] and not _of_period(str(answer["period"]), reference):
+        return Found(False, f"{answer['period']!r} is not the period", {"period": 0.0})
     given = answer["value"] if isinstance(answer["value"], list) else [answer["value"]]
     left = [_carried_out(one, answer) for one in given]
     for gold in reference["value"]:
@@ -165,6 +156,10 @@ def _texts(answer: dict[str, Any], reference: dict[str, Any]) -> Found:
         left.remove(found)
     why = f"{str(given)[:80]} is more than the value" if left else ""
     return Found(not why, why, {"value": float(not left)})
+
+
+def _of_period(text: str, reference: dict[str, Any]) -> bool:
+    return periods.same(periods.read(text), periods.read(reference["period"]))
 
 
 def _carried_out(value: Any, told: dict[str, Any]) -> tuple[Fraction | str, tuple[Any, ...]]:

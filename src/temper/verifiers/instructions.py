@@ -84,17 +84,18 @@ def _json(text: str) -> bool:
 
 def _postscript(text: str, postscript_marker: str) -> bool:
     marker = r"\s?".join(map(re.escape, postscript_marker.lower()))
-    return re.search(rf"^\s*{marker}\s*\S", text.lower(), re.M) is not None
+    return re.search(rf"(?<!\w){marker}\s*\S", text.lower()) is not None
 
 
 def _two_responses(text: str) -> bool:
     parts = [part.strip() for part in text.split("******")]
-    return len(parts) == 2 and all(parts) and parts[0] != parts[1]
+    first, *rest = parts[not parts[0] : len(parts) - (not parts[-1])] or [""]
+    return len(rest) == 1 and all((first, *rest)) and first != rest[0]
 
 
 CONSTRAINTS: dict[str, Constraint] = {
     "keywords:existence": lambda t, keywords: all(word.casefold() in t.casefold() for word in keywords),
-    "keywords:frequency": lambda t, keyword, frequency, relation: _holds(_count(re.escape(keyword), t), relation, frequency),
+    "keywords:frequency": lambda t, keyword, frequency, relation: _holds(_count(re.escape(keyword.strip()), t), relation, frequency),
     "keywords:forbidden_words": lambda t, forbidden_words: not any(_count(rf"(?<!\w){re.escape(w)}(?!\w)", t) for w in forbidden_words),
     "keywords:letter_frequency": lambda t, letter, let_frequency, let_relation: _holds(
         t.lower().count(letter.lower()), let_relation, let_frequency
@@ -107,15 +108,14 @@ CONSTRAINTS: dict[str, Constraint] = {
     "length_constraints:nth_paragraph_first_word": _first_word,
     "detectable_content:number_placeholders": lambda t, num_placeholders: _count(r"\[[^\[\]]+\]", t) >= num_placeholders,
     "detectable_content:postscript": _postscript,
-    "detectable_format:number_bullet_lists": lambda t, num_bullets: _count(r"^\s*(?:\*[^*\n]|-\s?\w).*$", t, re.M) == num_bullets,
-    "detectable_format:constrained_response": lambda t: t.strip()
-    in ("My answer is yes.", "My answer is no.", "My answer is maybe."),
+    "detectable_format:number_bullet_lists": lambda t, num_bullets: _count(r"^\s*(?:\*[^*\n]|-[ \t]*[^-\s]).*$", t, re.M) == num_bullets,
+    "detectable_format:constrained_response": lambda t: len(set(re.findall(r"My answer is (?:yes|no|maybe)\.", t))) == 1,
     "detectable_format:number_highlighted_sections": lambda t, num_highlights: _count(
         r"\*\*[^\n*]*[^\s*][^\n*]*\*\*|\*[^\n*]*[^\s*][^\n*]*\*", t
     )
     >= num_highlights,
     "detectable_format:multiple_sections": lambda t, section_spliter, num_sections: _count(
-        rf"(?:^|\s){re.escape(section_spliter)}\s?\d+", t, 0
+        rf"(?<!\w){re.escape(section_spliter)}\s?\d+", t, 0
     )
     >= num_sections,
     "detectable_format:json_format": _json,

@@ -6,6 +6,7 @@ is right. Strict JSON: no text around it, no duplicate keys, no NaN. Needs the e
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from msgspec import Struct
@@ -46,6 +47,8 @@ def check(text: str, reference: dict[str, Any]) -> tuple[bool, str, dict[str, fl
     validator = kind(schema, registry=Registry(), format_checker=kind.FORMAT_CHECKER)
     try:
         worst = jsonschema.exceptions.best_match(validator.iter_errors(answer))
+    except re.error as error:  # a pattern that Python's expressions do not have
+        raise SchemaError(f"{error.pattern!r} is no pattern: {error}") from None
     except OverflowError as error:
         return False, f"it cannot be checked: {error}", {"conforms": 0.0}
     if worst is not None:

@@ -9,6 +9,8 @@ commas. Every item denotes one thing, the first that fits:
   converted; a unit that only one side has does not count, except "%" and scale words, which change the number
 - words: without capitals, accents, quotes, footnote marks, a final full stop and "the " in front
 
+What stands in round brackets at the end of an expected item may be left out.
+
 A year alone is a number. Whole numbers and decimals are exact: 0.333 is not 1/3.
 """
 
@@ -34,6 +36,7 @@ _DIGITS = 1000  # of a number
 _MONTHS = {name: n for n, month in enumerate(facts.MONTHS, 1) for name in (month, month[:3])} | {"sept": 9}
 _WORDS = "zero one two three four five six seven eight nine ten eleven twelve".split()
 _DENIALS = {"not", "no", "nor", "or", "and", "but", "than", "to", "without", "wrong", "false"}
+_DETAILS = re.compile(r"(?<=\S)(?:\s+\([^()]*\))+\s*$")
 _NUMBER = re.compile(
     r"([-+]?)\s*([$€£]?)\s*([-+]?)([0-9]{1,3}(?:,[0-9]{3})+(?:\.[0-9]+)?|[0-9]+(?:\.[0-9]+)?|\.[0-9]+)(?![0-9,./:])\s*(.*)"
 )
@@ -79,9 +82,9 @@ def readings(answer: str, n: int) -> list[list[str]]:
 
 
 def _matched(items: list[str], gold: list[str]) -> bool:
-    rest = [denoted(item) for item in gold]
+    rest = [{denoted(item), denoted(_DETAILS.sub("", item))} for item in gold]
     for item in map(denoted, items):
-        partner = next((n for n, value in enumerate(rest) if same(value, item)), None)
+        partner = next((n for n, values in enumerate(rest) if any(same(value, item) for value in values)), None)
         if partner is None:
             return False
         del rest[partner]
@@ -143,9 +146,9 @@ def _unit(unit: str) -> tuple[Any, Fraction]:
 
 
 def _normal(text: str) -> str:
-    text = unicodedata.normalize("NFKD", text.replace("−", "-"))
+    text = unicodedata.normalize("NFKD", re.sub("[‐‑‒–—−]", "-", text))
     text = "".join(c for c in text if not unicodedata.combining(c)).casefold()
-    text = re.sub(r"\[\w{1,3}\]|[*_`\"“”†‡]", "", text).replace("’", "'")
+    text = re.sub(r"\[\w{1,3}\]|[*_`\"“”†‡]", "", re.sub("[‘’´]", "'", text))
     text = " ".join(text.split()).strip(" '")
     text = text[:-1].rstrip() if text.endswith(".") and not text.endswith("..") else text
     return text.removeprefix("the ")

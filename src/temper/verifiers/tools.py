@@ -130,17 +130,55 @@ def differing(expected: Any, found: Any, path: str = "state") -> Iterator[str]:
 def assign(
     wanted: list[dict[str, Any]], order: list[list[int]], made: list[Any], schemas: dict[str, Any]
 ) -> list[int | None]:
-    """A place in `made` for each wanted call, each used once, the earliest that the partial order allows.
+    """A place in `made` for each wanted call, each used once, in the partial order if there is any such choice.
 
-    Where calls are matched by equality, taking the earliest is optimal. A call that can only be had out of order gets
-    that place, for the count of arguments and of order.
+    If there is none: places of as many calls as can be had in any order, for the count of arguments and of order.
     """
-    places: list[int | None] = [None] * len(wanted)
-    for n in _sorted(len(wanted), order):
-        free = [at for at, call in enumerate(made) if at not in places and _fits(call, wanted[n], schemas)]
-        after = max((places[i] or 0 for i, j in order if j == n and places[i] is not None), default=-1)
-        places[n] = next((at for at in free if at > after), free[0] if free else None)
-    return places
+    fitting = [[at for at, call in enumerate(made) if _fits(call, one, schemas)] for one in wanted]
+    places = _matched(fitting)
+    if None in places or all(_before(places[i], places[j]) for i, j in order):
+        return places
+    found = _ordered(fitting, order, len(made))
+    return places if found is None else [found[n] for n in range(len(wanted))]
+
+
+def _matched(fitting: list[list[int]]) -> list[int | None]:
+    """A largest matching, by augmenting paths."""
+    holder: dict[int, int] = {}
+
+    def seat(n: int, tried: set[int]) -> bool:
+        for at in fitting[n]:
+            if at not in tried:
+                tried.add(at)
+                if at not in holder or seat(holder[at], tried):
+                    holder[at] = n
+                    return True
+        return False
+
+    for n in range(len(fitting)):
+        seat(n, set())
+    place = {n: at for at, n in holder.items()}
+    return [place.get(n) for n in range(len(fitting))]
+
+
+def _ordered(fitting: list[list[int]], order: list[list[int]], made: int) -> dict[int, int] | None:
+    """Places of all calls that keep the order. Made calls are read in turn, with every set that may be placed so far.
+
+    A call that can stand for a wanted one is never better left unused, since a larger set can be completed in every way
+    in which its parts can. So there are several sets only where a call could stand for one or another.
+    """
+    first = [{i for i, j in order if j == n} for n in range(len(fitting))]
+    reached: dict[frozenset[int], dict[int, int]] = {frozenset(): {}}
+    for at in range(made):
+        grown: dict[frozenset[int], dict[int, int]] = {}
+        for placed, places in reached.items():
+            ready = [n for n, some in enumerate(fitting) if at in some and n not in placed and first[n] <= placed]
+            for n in ready:
+                grown.setdefault(placed | {n}, places | {n: at})
+            if not ready:
+                grown.setdefault(placed, places)
+        reached = grown
+    return reached.get(frozenset(range(len(fitting))))
 
 
 def _fits(call: Any, wanted: dict[str, Any], schemas: dict[str, Any]) -> bool:
@@ -150,15 +188,6 @@ def _fits(call: Any, wanted: dict[str, Any], schemas: dict[str, Any]) -> bool:
     if wanted["options"] is None:
         return equal(arguments, wanted["arguments"])
     return isinstance(arguments, dict) and allowed(arguments, wanted["options"], schemas.get(name, {}))
-
-
-def _sorted(n: int, order: list[list[int]]) -> list[int]:
-    """A topological order of 0..n-1; the reference was checked to have no cycle."""
-    done: list[int] = []
-    while len(done) < n:
-        ready = [k for k in range(n) if k not in done and all(i in done for i, j in order if j == k)]
-        done += ready or [k for k in range(n) if k not in done]
-    return done
 
 
 def _before(a: int | None, b: int | None) -> bool:
@@ -203,7 +232,7 @@ def _accepted(value: Any, options: list[Any], declared: dict[str, Any]) -> bool:
     given = _type(options)
     if type(value) is kind and _items_typed(value, options, items):
         other = given is not None and given is not kind
-    elif type(value) is given:
+    elif given is not kind and type(value) is given:
         other = True  # such as the name of a variable where a number is declared
     else:
         return False

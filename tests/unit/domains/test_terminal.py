@@ -1,9 +1,13 @@
 import itertools
+import random
+import re
 
 import pytest
 
 from temper.core.task import Message, ToolCall
 from temper.domains import terminal
+from temper.domains.generated import split_of
+from temper.domains.terminal import jobs
 
 DOMAIN = terminal.create()
 DONE = Message("assistant", "done")
@@ -19,14 +23,50 @@ def some(level, n=1, seed=0):
 
 @pytest.mark.parametrize("level", [1, 2, 3])
 def test_every_kind_of_job_is_solved_by_its_commands(level, say):
-    for task in some(level, 8, seed=1):
+    for task in some(level, 40, seed=1):
         outputs, verdict = say(DOMAIN, task, [*DOMAIN.gold(task)])
         assert verdict.score == 1.0, (task.messages, outputs, verdict.evidence)
 
 
+def masked(commands):
+    """Commands without what is surface: names of files and folders, and the words that stand in them."""
+    surface = "|".join([*jobs._FILES, *jobs._FOLDERS, *jobs.filters.NAMES, *jobs.filters.KINDS, *jobs.filters.COLOURS])
+    return tuple(sorted(re.sub(rf"\b({surface})\b", "_", command) for command in commands))
+
+
+@pytest.mark.parametrize("level", [1, 2, 3])
+def test_a_heldout_job_is_no_training_job_under_other_names(level):
+    found = {
+        split: {
+            masked(t.reference["commands"])
+            for seed in range(2)
+            for t in itertools.islice(DOMAIN.tasks(split, level, seed), n)
+        }
+        for split, n in (("train", 600), ("heldout", 300))
+    }
+    assert not found["train"] & found["heldout"]
+
+
+@pytest.mark.parametrize(("level", "draws"), [(1, 8000), (2, 3000), (3, 2000)])
+def test_there_are_hundreds_of_jobs_on_either_side(level, draws):
+    rng = random.Random(0)
+    found = {terminal.draw(rng, level).identity for _ in range(draws)}
+    sides = [split_of(f"terminal/{identity}") for identity in found]
+    assert min(sides.count("train"), sides.count("heldout")) >= 300
+
+
+def asked(task):
+    return task.messages[0].content
+
+
 def test_other_commands_do_as_well(say):
-    task = next(t for t in DOMAIN.tasks("train", 1, 0) if t.messages[0].content.startswith("Sort"))
-    a, out = task.messages[0].content.removeprefix("Sort ").removesuffix(".").split(" into ")
+    pattern = re.compile(r"From (\S+) into (\S+): sort the lines\.")
+    task = next(
+        t
+        for t in itertools.chain(DOMAIN.tasks("train", 1, 0), DOMAIN.tasks("heldout", 1, 0))
+        if pattern.match(asked(t))
+    )
+    a, out = pattern.match(asked(task)).groups()
     python = f"python3 -c \"import sys; print(*sorted(open('{a}').read().split(chr(10))[:-1]), sep=chr(10))\" > {out}"
     assert say(DOMAIN, task, [sh(python), DONE])[1].score == 1.0
     assert say(DOMAIN, task, [sh(f"sort {a} > {out}; rm {a}"), DONE])[1].score == 0.0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import msgspec
 import pytest
 
 from temper.verifiers import finance
@@ -121,11 +122,61 @@ def test_a_reference_that_gives_no_value_is_the_tasks_fault(judged, pool, change
 
 
 @pytest.mark.parametrize(
-    ("text", "period"),
+    ("asked", "given", "right"),
     [
-        ("Q3 2023", ("2023", "3")), ("3Q23", ("2023", "3")), ("third quarter of 2023", ("2023", "3")),
-        ("FY2023", ("2023", "")), ("fiscal year 2023", ("2023", "")), ("H1", ("h1", "")),
+        ("2023", "FY2023", True),
+        ("2023", "fy23", True),
+        ("2023", "fiscal year 2023", True),
+        ("2023", "twelve months ended December 31, 2023", True),
+        ("2023", "fifty-two weeks ended 30 December 2023", True),
+        ("2023", "January 1, 2023 to December 31, 2023", True),
+        ("2023", "July 1, 2022 - June 30, 2023", True),  # its fiscal year
+        ("2023", "December 31, 2023", True),
+        ("2023", "Q3 2023", False),
+        ("2023", "June 2023", False),
+        ("2023", "H1 2023", False),
+        ("2023", "9M 2023", False),
+        ("2023", "nine months ended September 30, 2023", False),
+        ("2023", "2022", False),
+        ("2023", "", False),
+        ("Q3 2023", "3Q23", True),
+        ("Q3 2023", "Q3 '23", True),
+        ("Q3 2023", "third quarter of fiscal 2023", True),
+        ("Q3 2023", "three months ended September 30, 2023", True),
+        ("Q3 2023", "July to September 2023", True),
+        ("Q3 2023", "third quarter ended March 31, 2023", True),  # of a year that begins in July
+        ("Q3 2023", "Q2 2023", False),
+        ("Q3 2023", "three months ended June 30, 2023", False),
+        ("Q3 2023", "nine months ended September 30, 2023", False),
+        ("Q3 2023", "September 2023", False),
+        ("Q3 2023", "2023", False),
+        ("three months ended June 30, 2019", "3 months ended June 30, 2019", True),
+        ("three months ended June 30, 2019", "quarter ended 2019-06-30", True),
+        ("three months ended June 30, 2019", "thirteen weeks ended June 30, 2019", True),
+        ("three months ended June 30, 2019", "April 1 to June 30, 2019", True),
+        ("three months ended June 30, 2019", "June 30, 2019", True),  # does not say how long
+        ("three months ended June 30, 2019", "six months ended June 30, 2019", False),
+        ("three months ended June 30, 2019", "half-year ended June 30, 2019", False),
+        ("three months ended June 30, 2019", "three months ended June 30, 2018", False),
+        ("three months ended June 30, 2019", "three months ended March 31, 2019", False),
+        ("three months ended June 30, 2019", "June 2019", False),
+        ("three months ended June 30, 2019", "year ended June 30, 2019", False),
+        ("three months ended June 30, 2019", "FY2019", False),
+        ("June 2019", "Jun. 2019", True),
+        ("June 2019", "one month ended June 30, 2019", True),
+        ("June 2019", "May 2019", False),
+        ("June 30, 2019", "30 June 2019", True),
+        ("June 30, 2019", "December 31, 2019", False),
+        ("year ended June 30, 2019", "year ended December 31, 2019", False),
+        ("H1 2019", "six months ended June 30, 2019", True),
+        ("H1 2019", "first half of 2019", True),
+        ("H1 2019", "second half of 2019", False),
+        ("Plan A", "plan a", True),
+        ("Plan A", "plan b", False),
     ],
-)  # fmt: skip
-def test_periods(text, period):
-    assert finance.period(text) == period
+)
+def test_a_value_for_another_period_is_another_value(asked, given, right):
+    reference = msgspec.to_builtins(finance.Reference(value="7", decimals=0, period=asked))
+    assert finance.check(json.dumps({"value": 7, "period": given}), reference).right is right
+    texts = {**reference, "value": ["7"]}
+    assert finance.check(json.dumps({"value": ["7"], "period": given}), texts).right is (right or not given)

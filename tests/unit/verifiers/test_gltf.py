@@ -163,9 +163,10 @@ def test_binary_files_and_their_damages():
         assert problems("a.glb", content, {}), why
 
 
-def test_files_beside_it_are_found_by_their_uris():
+@pytest.mark.parametrize("uri", ["my%20data.bin", "my data.bin"])  # the validator lets the latter pass as well
+def test_files_beside_it_are_found_by_their_uris(uri):
     document = valid()
-    document["buffers"][0]["uri"] = "my%20data.bin"
+    document["buffers"][0]["uri"] = uri
     content = json.dumps(document).encode()
     assert problems("a.gltf", content, {"my data.bin": DATA}) == []
     assert problems("a.gltf", content, {"my data.bin": DATA[:-1]})

@@ -53,3 +53,9 @@ def test_an_example_that_does_not_conform_and_a_schema_that_is_none_mask(judged,
 def test_nothing_is_fetched():
     with pytest.raises(Exception, match="Unresolvable"):
         json_schema.check("{}", {"schema": {"$ref": "http://127.0.0.1:9/schema.json"}, "equals": False})
+
+
+def test_a_pattern_that_python_cannot_read_makes_no_schema():
+    schema = {"$schema": "http://json-schema.org/draft-04/schema#", "patternProperties": {"\\p{Letter}": {}}}
+    with pytest.raises(json_schema.SchemaError, match="no pattern"):
+        json_schema.check('{"a": 1}', {"schema": schema, "equals": False})

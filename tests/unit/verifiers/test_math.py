@@ -62,10 +62,68 @@ FORMS = [
     ("x+y=3", r"x+y=\{1\}", False),
     ("x+y=3", r"x+y=\begin{pmatrix}1\end{pmatrix}", False),
     ("x+y=3", "2x+2y=6", True),
+    (r"\begin{pmatrix} 2 & 5 \\ 0 & 7 \end{pmatrix}", r"\begin{bmatrix} 2 & 5 \\ 0 & 7 \end{bmatrix}", True),
+    (r"\begin{pmatrix} 2 & 5 \\ 0 & 7 \end{pmatrix}", r"\begin{pmatrix} 2 & 7 \\ 0 & 7 \end{pmatrix}", False),
+    (r"\begin{pmatrix} 1/4 \\ 3 \end{pmatrix}", r"\left[\begin{array}{c} 0.25 \\ 3 \end{array}\right]", True),
+    (r"\begin{pmatrix} 1/3 \\ 3 \end{pmatrix}", r"\begin{pmatrix} 0.333333 \\ 3 \end{pmatrix}", False),
+    ("3+4i", "i(4-3i)", True),
+    ("3i", r"\sqrt{-9}", True),
+    ("3i", "3", False),
+    ("3500", r"3.5 \times 10^3", True),
+    ("0.0035", r"3.5 \cdot 10^{-3}", True),
+    ("3500", "35 * 100", False),
+    (r"-\frac{2}{7}", r"\frac{-2}{7}", True),
+    (r"\frac{5}{6}", r"0.8\overline{3}", True),
+    (r"\frac{5}{6}", r"0.\overline{83}", False),
+    (r"\frac{\sqrt{5}}{3}", "√5/3", True),
+    ("n^2", "n²", True),
+    (r"\cos 50^\circ", r"\sin 40^\circ", True),
+    (r"\cos 50^\circ", r"\sin 50^\circ", False),
+    (r"\emptyset", r"\varnothing", True),
+    ("No real roots", r"\text{no real roots}", True),
+    (r"\langle 1, 5 \rangle", "(1, 5)", True),
+    (r"\mathbf{i}+4\mathbf{j}", r"\mathbf{i} + 4 \mathbf{j}", True),
+    (r"\theta = 40", "40", True),
+    (r"f^{-1}(x) = x/5", "x/5", True),
+    ("y = 4x - 1", "f(x) = 4x - 1", True),
+    ("6 million", "6000000", True),
+    ("6 million", "6", False),
+    (r"\frac{\sqrt{2}}{2} \approx 0.707", r"\frac{\sqrt2}{2}", True),
+    (r"\frac{\sqrt{2}}{2} \approx 0.707", "0.707", True),
+    ("0.707", r"\approx 0.707", True),
+    (r"\frac{\sqrt{2}}{2}", r"\frac{\sqrt{2}}{2} \approx 0.71", True),
+    (r"\sin 4 \approx -0.757", r"\sin 4 \approx 0.757", False),
+    (r"\log_4(8) = \frac{3}{2}", r"\log_4(9) = \frac{3}{2}", False),
+    ("There is one. It is even.", "There is one. It is even.", True),
+    ("$a=2-x$\n$b=7x$", "$a=2+x$\n$b=7x$", False),
+    (r"y = 2k if k = 3", r"y = 4k if k = 3", False),
+    ("sqrt((4*x+6)/2)", "sqrt(2*x+3)", True),
+    (r"\log((1-x)/(2+x))", r"-\log((2+x)/(1-x))", True),  # defined between -2 and 1
+    ("y = x/(3x - 1)", "1/x + 1/y = 3", True),
+    ("y = x/(3x - 1)", "1/x + 1/y = 4", False),
+    ("z = -w", "(2+i)(w+z) = 0", True),
+    (r"A = \begin{pmatrix}1\\2\end{pmatrix}x", r"A = \begin{pmatrix}1\\3\end{pmatrix}x", False),
+]
+RANGES = [
+    (r"x > 5", r"(5, \infty)", True),
+    (r"x > 5", r"[5, \infty)", False),
+    (r"x \le 5", "(-∞, 5]", True),
+    (r"-x > -5", "x < 5", True),
+    (r"\{x \mid x > 5\}", r"(5, +\infty)", True),
+    (r"\{x | 1 < x \leq 5\}", "(1, 5]", True),
+    (r"x \in [1, 5]", "x ∈ [1, 5]", True),
+    (r"x \in [1, 5]", r"y \in [1, 5]", False),
+    (r"(-\infty, 1) \cup (5, \infty)", r"x < 1 \text{ or } x > 5", True),
+    (r"(-\infty, 1) \cup (5, \infty)", r"x < 1 \text{ or } x > 6", False),
+    (r"\mathbb{R}", r"(-\infty, \infty)", True),
+    ("x > y", "y < x", True),
+    ("x + y > 1", "2 < 2x + 2y", True),
+    ("x + y > 1", "2 > 2x + 2y", False),
+    ("x + y > 1", r"x + y \\geq 1", False),
 ]
 
 
-@pytest.mark.parametrize(("gold", "answer", "right"), KNOWN + FORMS)
+@pytest.mark.parametrize(("gold", "answer", "right"), KNOWN + FORMS + RANGES)
 def test_equality(judged, pool, gold, answer, right):
     verdict = judged(math.create(None, pool), {"answer": gold}, f"Thus \\boxed{{{answer}}}.")
     assert (verdict.status, verdict.score) == ("graded", right), verdict.evidence
@@ -77,6 +135,7 @@ def test_equality(judged, pool, gold, answer, right):
         (r"\boxed{1} or rather \boxed{\frac{1}{2}}", r"\frac{1}{2}"),
         (r"\boxed{\boxed{42}}", ""),
         (r"\boxed{42", ""),
+        (r"\boxed{\left\{ 4 \right. = 5}", r"\left\{ 4 \right. = 5"),  # a brace of the formula
         ("2 + 2\n#### 4\nbye", "4"),
         ("The answer is 42 apples. Or 43?", "42 apples"),
         ("The answer is **73**.", "73"),  # Math-Verify#76
@@ -128,6 +187,8 @@ UNITS = [
     (r"\sqrt{2} m", r"100\sqrt{2} cm", True),
     ("20 °C", "20 °F", False),
     ("28%", "28 percent", True),
+    (r"3 \mathrm{~m} / \mathrm{s}", "3 m/s", True),
+    (r"3 \mathrm{~m} / \mathrm{s}", "3 m", False),
 ]
 
 

@@ -13,6 +13,7 @@ import pytest
 from msgspec.structs import replace
 
 from temper.core import registry
+from temper.core.errors import ConfigError
 from temper.core.task import Message
 from temper.core.trace import Segment, Trace, Verdict
 from temper.store.run import RunDirectory
@@ -95,6 +96,23 @@ def test_a_rollout_is_regraded_only_where_its_tools_answer_as_they_did(tmp_path,
         done = asyncio.run(regrade(run))
     assert (done.regraded, done.changed) == counts
     assert [flip.after for flip in done.flips] == [1.0] * counts[0]
+
+
+@pytest.mark.parametrize("use", [regrade, mine, lambda run: harvest(run, most=1)])
+@pytest.mark.parametrize(
+    ("recipe", "said"),
+    [
+        ({"model": {}}, "missing required field `domains`"),
+        (
+            {"model": {}, "domains": [{"level": 1}]},
+            r"recipe.json: domains\[.+\]: Object missing required field `kind`",
+        ),
+        ({"model": {}, "domains": [], "seed": "zero"}, "recipe.json: seed: Expected `int`, got `str`"),
+    ],
+)
+def test_a_recipe_that_is_damaged_is_named_with_what_is_wrong(use, recipe, said, tmp_path):
+    with RunDirectory.create(tmp_path, recipe) as run, pytest.raises(ConfigError, match=said):
+        asyncio.run(use(run))
 
 
 def test_the_same_words_paid_on_several_tasks_are_a_candidate_and_paid_elsewhere_an_attack(record):

@@ -15,6 +15,7 @@ RIGHT = [
     (["Beyoncé"], "beyonce"), (["The Wall"], "wall"), (["Paris, France"], "It is clear.\nAnswer: **Paris, France**"),
     (["Ann", "Bob"], "Bob | Ann"), (["Ann", "Bob"], "Ann and Bob"), (["Ann", "Bob", "Cy"], "Cy, Ann, and Bob"),
     (["Ann", "Bob"], "answer:\n- Bob\n- Ann"), (["1,234", "5"], "5, 1,234"), (["2", "2"], "2 | 2"), (["may"], "May"),
+    (["Jean-Luc O'Neil"], "Jean–Luc O‘Neil"), (["Oslo (Norway)"], "Oslo"), (["12 (2nd)"], "12"), (["Oslo (Norway)"], "oslo (norway)"),
 ]  # fmt: skip
 WRONG = [
     (["5"], "5 million"), (["5"], "5 or 6"), (["5"], "not 5"), (["5 km"], "5 kg"), (["5 km"], "5 m"), (["45%"], "0.45"),
@@ -22,7 +23,7 @@ WRONG = [
     (["3 June 1990"], "6 March 1990"), (["June 1990"], "1990"), (["Ann", "Bob"], "Ann"), (["Ann", "Bob"], "Ann, Bob, Cy"),
     (["Ann", "Bob"], "Ann, Ann"), (["2", "2"], "2"), (["Ann"], "Ann | Bob"), (["Ann"], "Bob. Answer: Bob"), (["5"], ""),
     (["5"], "nan"), (["5"], "The table has 5 rows"), (["Paris"], "Paris is nice"), (["12:30"], "12"),
-    (["5"], "9" * 5000), (["5 km"], "9" * 5000 + " km"),
+    (["Oslo"], "Oslo (or Bergen)"), (["Oslo (Norway)"], "Norway"), (["Oslo (Norway)"], "Oslo (Sweden)"), (["5"], "9" * 5000), (["5 km"], "9" * 5000 + " km"),
 ]  # fmt: skip
 
 

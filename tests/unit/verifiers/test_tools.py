@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import random
 
 import pytest
 
@@ -101,6 +103,74 @@ def test_calls_with_alternatives(judged, pool, arguments, right):
     assert (verdict.status, verdict.score) == ("graded", float(right))
 
 
+@pytest.mark.parametrize(
+    ("values", "right"), [([3, 4], True), ([3.0, 4.0], False), ([3, True], False), ([], True), ("3, 4", False)]
+)
+def test_items_of_a_list_have_the_declared_type(values, right):
+    """As BFCL's checker has it."""
+    schema = {"properties": {"x": {"type": "array", "items": {"type": "integer"}}}}
+    assert tools.allowed({"x": values}, {"x": [[3, 4], ""]}, schema) is right
+    assert tools.allowed({"x": "sales"}, {"x": ["sales"]}, schema)  # the name of a variable that holds one
+
+
 def test_only_forbids_other_calls(grade):
     assert grade(STATE, [LOOK, MOVE, LOOK], reference={**REFERENCE, "only": True}).score == 0
     assert grade(STATE, [LOOK, MOVE], reference={**REFERENCE, "only": True}).score == 1
+
+
+def places(wanted, order, made):
+    """`assign` of calls whose one argument has to be among the letters of `wanted`."""
+    options = [{"name": "put", "arguments": {}, "options": {"x": list(letters)}} for letters in wanted]
+    schema = {"properties": {"x": {"type": "string"}}, "required": ["x"]}
+    return tools.assign(options, order, [("put", {"x": letter}) for letter in made], {"put": schema})
+
+
+@pytest.mark.parametrize(
+    ("wanted", "order", "made", "right"),
+    [
+        # the first wanted call may take either, and must leave the other its only one
+        (["ab", "a"], [], "ab", [1, 0]),
+        (["abc", "ab", "a"], [], "abc", [2, 1, 0]),
+        (["ab", "a"], [], "bb", [0, None]),
+        # the same call twice, of which one has to come before b: it is the first of them, whichever is named first
+        (["a", "a", "b"], [[1, 2]], "aba", [2, 0, 1]),
+        (["a", "a", "b"], [[0, 2]], "aba", [0, 2, 1]),
+        (["a", "a", "b", "b"], [[1, 2], [0, 3]], "abab", None),
+        # the earliest place of the first would leave the second one out of order
+        (["ab", "a", "c"], [[0, 2], [1, 2]], "abc", [1, 0, 2]),
+        (["ab", "ac", "b"], [[0, 1], [1, 2]], "abcb", [0, 2, 3]),
+        (["ab", "ab", "b"], [[2, 0]], "abb", None),
+    ],
+)
+def test_calls_are_paired_in_whatever_way_is_right(wanted, order, made, right):
+    found = places(wanted, order, made)
+    if right:
+        assert found == right
+    assert all(found.count(place) == 1 for place in found if place is not None)
+    assert all(found[i] < found[j] for i, j in order)
+    assert all(made[place] in wanted[n] for n, place in enumerate(found) if place is not None)
+
+
+def test_pairing_agrees_with_trying_all_of_them():
+    rng = random.Random(0)
+    outcomes = set()
+    for _ in range(2000):
+        wanted = ["".join(rng.sample("abc", rng.randint(1, 2))) for _ in range(rng.randint(1, 4))]
+        pairs = list(itertools.combinations(rng.sample(range(len(wanted)), len(wanted)), 2))
+        order = [list(pair) for pair in rng.sample(pairs, rng.randint(0, len(pairs)))]
+        made = "".join(rng.choice("abc") for _ in range(rng.randint(1, 5)))
+        possible = any(
+            all(made[place] in letters for letters, place in zip(wanted, tried, strict=True))
+            and all(tried[i] < tried[j] for i, j in order)
+            for tried in itertools.permutations(range(len(made)), len(wanted))
+        )
+        found = places(wanted, order, made)
+        assert possible == (None not in found and all(found[i] < found[j] for i, j in order)), (wanted, order, made)
+        outcomes.add(possible)
+    assert outcomes == {True, False}
+
+
+def test_many_calls_beside_the_wanted_ones_cost_little():
+    wanted, chain = ["ab"] * 12, [[n, n + 1] for n in range(11)]
+    assert places(wanted, chain, "ab" * 500) == list(range(12))
+    assert places(["a", "b"] * 10, [[18, 19]], "a" * 1000 + "b" * 9).count(None) == 1

@@ -95,6 +95,11 @@ BROKEN = {
 }
 
 
+@pytest.mark.parametrize("name", ["100%", "v1.0", "@Node@2"])
+def test_names_that_the_editor_would_not_give_are_loaded(name):
+    assert why_not(SCENE.replace('name="Sprite"', f'name="{name}"', 1).encode()) == []
+
+
 @pytest.mark.parametrize("why", BROKEN)
 def test_one_change_keeps_it_from_loading(why):
     old, new = BROKEN[why]

@@ -9,15 +9,15 @@ from __future__ import annotations
 import itertools
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from types import ModuleType
 from typing import Any, NamedTuple
 
-from msgspec import Struct
+from msgspec import Struct, field
 from msgspec.structs import replace
 
-from temper.core import registry
+from temper.core import config, registry
 from temper.core.protocols import Domain
 from temper.core.task import Case, Message, Task
 from temper.core.trace import Trace, Verdict
@@ -31,6 +31,22 @@ _MARKS = re.compile(
     r"__eq__|_exit\b|sys\.exit|_getframe|get_objects|conftest|sitecustomize|reward\.(?:txt|json)|builtins|setattr|"
     r"/proc/|LD_PRELOAD|git (?:log|stash|checkout)|[iI]gnore (?:the|all|any|previous)|\bscore\b.{0,9}1\.0"
 )
+
+
+class Played(Struct, frozen=True):
+    """A domain of a run, as its recipe names it."""
+
+    kind: str
+    level: int = 1
+    settings: dict[str, Any] = field(default_factory=dict)
+
+
+class Origin(Struct, frozen=True):
+    """What a recipe says of where the rollouts of its run came from."""
+
+    domains: tuple[Played, ...]
+    model: dict[str, Any]
+    seed: int = 0
 
 
 class Recorded(NamedTuple):
@@ -119,7 +135,7 @@ async def harvest(run: RunDirectory, most: int) -> dict[str, int]:
     for module, domain, found, _ in _domains(run):
         records = {(record.task.id, str(record.said)): record for record in found}
         async with opened(domain) as bench:
-            new = await each(list(records.values()), partial(_sample, bench, run.recipe))
+            new = await each(list(records.values()), partial(_sample, bench, _origin(run)))
         known = {sample.content: sample for sample in samples.kept(module)}
         room = Counter({True: most, False: most}) - Counter(sample.case.right for sample in known.values())
         for sample in new:
@@ -131,29 +147,33 @@ async def harvest(run: RunDirectory, most: int) -> dict[str, int]:
     return counts
 
 
-async def _sample(bench: Bench, recipe: Mapping[str, Any], record: Recorded) -> samples.Sample | None:
+def _origin(run: RunDirectory) -> Origin:
+    return config.build(Origin, run.recipe, str(run.path / "recipe.json"))
+
+
+async def _sample(bench: Bench, origin: Origin, record: Recorded) -> samples.Sample | None:
     """The rollout as a known answer; None where it was cut short or the second rule does not know."""
     task, trace = record.task, record.trace
     if trace.stop not in ("answer", "done"):
         return None
     played, artifacts = await bench.play(task, record.said, trace.id, trace.stop)
-    why = f"{recipe['model']['base']}, {trace.id}"
+    why = f"{origin.model.get('base')}, {trace.id}"
     case = Case(right=True, why=why, answer=played.answer, artifacts=artifacts, source="sample")
     right = None if played.fault else await samples.opinion(bench, task, case)
     if right is None:
         return None
-    return samples.Sample(seed=recipe["seed"], level=task.level, task=task.id, case=replace(case, right=right))
+    return samples.Sample(seed=origin.seed, level=task.level, task=task.id, case=replace(case, right=right))
 
 
 def _domains(run: RunDirectory) -> Iterator[tuple[ModuleType, Domain, list[Recorded], int]]:
     """Each domain of the run with its finished rollouts, and how many of them are about a task that is not found."""
-    recipe = run.recipe
+    origin = _origin(run)
     verdicts = {verdict.trace: verdict for verdict in run.verdicts}
-    for entry in recipe["domains"]:
-        module, config = registry.configure("domains", {"kind": entry["kind"], **entry["settings"]})
-        domain = module.create(config)
-        traces = [t for t in run.traces if t.domain == entry["kind"] and t.fault is None and t.id in verdicts]
-        tasks = samples.found(domain, entry["level"], recipe["seed"], {trace.task for trace in traces})
+    for entry in origin.domains:
+        module, settings = registry.configure("domains", {"kind": entry.kind, **entry.settings})
+        domain = module.create(settings)
+        traces = [t for t in run.traces if t.domain == entry.kind and t.fault is None and t.id in verdicts]
+        tasks = samples.found(domain, entry.level, origin.seed, {trace.task for trace in traces})
         known = [Recorded(tasks[t.task], t, verdicts[t.id]) for t in traces if t.task in tasks]
         yield module, domain, known, len(traces) - len(known)
 

@@ -103,7 +103,7 @@ class Asset:
                 return kind, base64.b64decode(unquote(text), validate=True)
             except (binascii.Error, ValueError) as error:
                 raise BrokenError(f"a data URI that cannot be decoded: {error}") from None
-        if not uri or re.search(r"[\s\\^`{}|<>\"\x00-\x1f]", uri) or re.match(r"[^/?#a-zA-Z.]*:", uri):
+        if not uri or re.search(r"[\t\n\r\\^`{}|<>\"\x00-\x1f]", uri) or re.match(r"[^/?#a-zA-Z.]*:", uri):
             raise BrokenError(f"an invalid URI: {uri[:60]!r}")
         if re.match(r"[a-zA-Z][a-zA-Z0-9+.-]*:", uri):
             return "", None

@@ -27,14 +27,16 @@ _LATEX = LatexExtractionConfig(  # units are ours: theirs read 5m, with a variab
     normalization_config=NormalizationConfig(basic_latex=True, units=False, malformed_operators=True, nits=True)
 )
 _POINTS = 10
+_STRICT = (sympy.StrictGreaterThan, sympy.StrictLessThan)
+_INEQUALITIES = (*_STRICT, sympy.GreaterThan, sympy.LessThan)
 
 
 def check(answer: str, gold: str) -> bool:
-    return answers.same(answers.read(gold), answers.read(answer), equal)
+    return answers.alike(gold, answer, equal)
 
 
 def equal(gold: str, answer: str) -> bool:
-    if gold == answer:
+    if _spelled(gold) == _spelled(answer):
         return True
     try:
         return answers.rational_equal(gold, answer)
@@ -42,13 +44,24 @@ def equal(gold: str, answer: str) -> bool:
         pass
     if (left := read(gold)) is None or (right := read(answer)) is None:
         return False
+    sides = gold.split("="), answer.split("=")
+    unknown = any(isinstance(side, sympy.Eq) and side.free_symbols for side in (left, right))
+    if len(sides[0]) == len(sides[1]) > 1 and not unknown:  # they hold or do not, and are compared side by side
+        return all(map(equal, *sides))
+    if isinstance(left, sympy.MatrixBase) and isinstance(right, sympy.MatrixBase):
+        return left.shape == right.shape and all(agree(a, b) or a == b for a, b in zip(left, right, strict=True))
     if str(left) == str(right):  # printed in one order, whatever the order of their parts
         return True
     if isinstance(left, sympy.Eq) and isinstance(right, sympy.Eq):
         plain = all(isinstance(side, sympy.Expr) and not side.is_Matrix for side in (*left.args, *right.args))
-        if plain and (multiple := _proportional(left.lhs - left.rhs, right.lhs - right.rhs)) is not None:
-            return multiple
-        return bool(verify([left], [right], strict=True, timeout_seconds=None))
+        if plain and (ratio := _ratio(*(_numerator(side.lhs - side.rhs) for side in (left, right)))) is not None:
+            return ratio != 0
+        return len(sides[0]) == len(sides[1]) and all(map(equal, *sides))
+    if isinstance(left, _INEQUALITIES) and isinstance(right, _INEQUALITIES):
+        if isinstance(left, _STRICT) != isinstance(right, _STRICT):
+            return False
+        if ((ratio := _ratio(left.gts - left.lts, right.gts - right.lts)) or 0) > 0:
+            return True
     if isinstance(left, sympy.Expr) != isinstance(right, sympy.Expr):
         return False
     if isinstance(left, sympy.Expr):
@@ -61,23 +74,41 @@ def equal(gold: str, answer: str) -> bool:
     return bool(verify([left], [right], strict=True, timeout_seconds=None))
 
 
+def _spelled(text: str) -> str:
+    """Without spaces around signs, and words without capitals."""
+    text = re.sub(r"\s*([^\w\s])\s*", r"\1", text.strip())
+    return text.casefold() if re.search(r"(?<![\\A-Za-z])[A-Za-z]{4}|^(?:yes|no)$", text, re.I) else text
+
+
 def read(text: str) -> Any:
-    """A sympy object, or None. Words are no product of their letters."""
+    """A sympy object, or None. Words are no product of their letters, and i is the imaginary unit."""
     text = re.sub(rf"(?<![\\A-Za-z])({_FUNCTIONS})(?![A-Za-z])", r"\\\1 ", text)
-    text = re.sub(r"\\sqrt\s*\(([^()]*)\)", r"\\sqrt{\1}", text)
+    text = _braced(text)
     if re.search(r"(?<![\\A-Za-z])[A-Za-z]{4,}", re.sub(r"\\[a-z]+\{[^{}]*\}", "", text)) or "$" in text:
         return None
     found = parse(f"${text}$", extraction_config=[_LATEX], parsing_timeout=None)
     if not found or isinstance(found[0], str) or found[0] in (sympy.zoo, sympy.nan):
         return None
-    if not isinstance(found[0], sympy.Basic):
+    if not isinstance(found[0], sympy.Basic | sympy.MatrixBase):
         return found[0]
-    written = {number: sympy.Rational(str(number)) for number in found[0].atoms(sympy.Float)}
-    return found[0].xreplace(written)  # decimals as the fractions that they are written as
+    meant = {number: sympy.Rational(str(number)) for number in found[0].atoms(sympy.Float)}  # decimals are exact
+    for symbol in found[0].free_symbols:  # one for each name, whatever the parser assumes of them
+        meant[symbol] = sympy.I if symbol.name == "i" else sympy.Symbol(symbol.name, real=True)
+    return found[0].xreplace(meant)
+
+
+def _braced(text: str) -> str:
+    """`sqrt(...)` and `^(...)` with braces."""
+    at = 0
+    while found := re.compile(r"(?:\\sqrt|\^)\s*\(").search(text, at):
+        at, end = found.end(), answers.closes(text[found.end() - 1 :]) + found.end() - 1
+        if end >= at:
+            text = f"{text[: at - 1]}{{{text[at : end - 1]}}}{text[end:]}"
+    return text
 
 
 def agree(left: sympy.Expr, right: sympy.Expr) -> bool | None:
-    """None when fewer points than needed gave real numbers on both sides."""
+    """None when fewer points than needed gave numbers on both sides: real ones, unless one of them is told with i."""
     pairs = _values(left, right)
     needed = 3 if left.free_symbols | right.free_symbols else 1
     if any(not _near(a, b) for a, b in pairs):
@@ -85,39 +116,51 @@ def agree(left: sympy.Expr, right: sympy.Expr) -> bool | None:
     return True if len(pairs) >= needed else None
 
 
-def _proportional(left: sympy.Expr, right: sympy.Expr) -> bool | None:
-    """None when there are fewer than three points to compare."""
+def _ratio(left: sympy.Expr, right: sympy.Expr) -> Any:
+    """Of which constant multiple the left is of the right, 0 where of none; None with too few points to compare."""
     pairs = _values(left, right)
     if len(pairs) < 3:
         return None
     if any((a == 0) != (b == 0) for a, b in pairs):
-        return False
+        return 0
     ratios = [a / b for a, b in pairs if b != 0]
-    return len(ratios) >= 3 and all(_near(ratio, ratios[0]) for ratio in ratios)
+    return ratios[0] if len(ratios) >= 3 and all(_near(ratio, ratios[0]) for ratio in ratios) else 0
+
+
+def _numerator(side: sympy.Expr) -> sympy.Expr:
+    return sympy.fraction(sympy.together(side))[0]
 
 
 def _values(left: sympy.Expr, right: sympy.Expr) -> list[tuple[Any, Any]]:
     """Both sides at the same points, where both are real numbers."""
+    whole = left.has(sympy.I) or right.has(sympy.I)
     symbols = sorted(left.free_symbols | right.free_symbols, key=str)
     rng = random.Random(0)
-    points = []
-    for n in range(_POINTS if symbols else 1):
-        sign = -1 if n % 3 == 2 else 1
-        points.append({symbol: sign * sympy.Rational(rng.randint(1, 999), rng.randint(101, 499)) for symbol in symbols})
-    pairs = ((_real(left, point), _real(right, point)) for point in points)
-    return [(a, b) for a, b in pairs if a is not None and b is not None]
+    found: list[tuple[Any, Any]] = []
+    for most in (999, 99):  # the latter within -1 to 1, where that is all that is defined
+        for n in range(_POINTS if symbols else 1):
+            sign = -1 if n % 3 == 2 else 1
+            point = {x: sign * sympy.Rational(rng.randint(1, most), rng.randint(101, 499)) for x in symbols}
+            pair = _number(left, point, whole), _number(right, point, whole)
+            found += [pair] if None not in pair else []
+        if len(found) >= 3:
+            break
+    return found
 
 
-def _real(expression: sympy.Expr, point: dict[Any, Any]) -> Any:
+def _number(expression: sympy.Expr, point: dict[Any, Any], whole: bool) -> Any:
+    """Its value, if that is a real number or, for `whole`, a complex one."""
     try:
         value = expression.subs(point).doit().evalf(_DIGITS)
     except Exception:  # sympy raises anything on odd input; what it cannot compute has no value
         return None
-    return value if value.is_Float or value.is_Rational else None
+    parts = value.as_real_imag() if whole else (value,)
+    return value if all(part.is_Float or part.is_Rational for part in parts) else None
 
 
 def _near(a: Any, b: Any) -> bool:
-    return bool(abs(a - b) <= sympy.Float("1e-50", _DIGITS) * max(abs(a), abs(b)))
+    sizes = [sympy.re(abs(value).evalf(_DIGITS)) for value in (a - b, a, b)]
+    return bool(sizes[0] <= sympy.Float("1e-50", _DIGITS) * max(sizes[1:]))
 
 
 def _ordered(left: Any, right: Any) -> bool:
