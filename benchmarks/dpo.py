@@ -27,7 +27,7 @@ from turns import compare, lengths, words
 
 SETTINGS = {
     "stage": "dpo", "model": DEFAULT, "batch": 8, "median": 128, "sigma": 0.8, "dtype": "float32", "rank": 16,
-    "lr": 1e-5, "pairs": 5, "seed": 0, "peer_batch": 4,
+    "lr": 1e-5, "pairs": 5, "seed": 0, "peer_batch": 2,
 }  # fmt: skip
 
 

@@ -14,9 +14,10 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from msgspec.structs import replace
 from runs import Arm, arguments, each, outcomes, paragraph, png, publish, reward, seconds, series, subplots, table
 
-from temper.evaluation.statistics import wilson
+from temper.evaluation.outcome import success
 from temper.store.run import RunDirectory
 
 GOALS = {"reverse_text": 0.6, "guess_number": 0.8}  # held-out reward that has to be reached
@@ -44,11 +45,11 @@ def main() -> None:
 
 def measured(runs: Sequence[RunDirectory], stage: str) -> dict[str, Any]:
     """Held-out reward and success by seed, success over all of them with its interval, seconds of the stage."""
-    every = [o for run in runs for o in outcomes(run, stage)]
+    every = [replace(o, task=f"{seed}/{o.task}") for seed, run in enumerate(runs) for o in outcomes(run, stage)]
     return {
         "reward": [reward(run, stage) for run in runs],
         "success": [float(np.mean([o.success for o in outcomes(run, stage)])) for run in runs],
-        "overall": wilson(sum(o.success for o in every), len(every)),
+        "overall": success(every),
         "seconds": [seconds(run, "evaluate-base" if stage == "base" else stage) for run in runs],
     }
 

@@ -23,8 +23,8 @@ from runs import HERE, Arm, arguments, each, intervals, outcomes, paragraph, pub
 from temper.core import registry
 from temper.core.errors import MissingError
 from temper.evaluation.compare import compare
-from temper.evaluation.outcome import Outcome
-from temper.evaluation.statistics import Interval, wilson
+from temper.evaluation.outcome import Outcome, success
+from temper.evaluation.statistics import Interval
 from temper.runs import recipe as recipes
 from temper.runs.assess import assess
 from temper.runs.workshop import opened
@@ -122,8 +122,7 @@ def compared(found: dict[str, dict[str, list[Outcome]]]) -> dict[str, Any]:
     arms = list(found)
     for at, arm in enumerate(arms):
         for what, here in found[arm].items():
-            rate = wilson(sum(o.success for o in here), len(here))
-            cell = {"success": msgspec.to_builtins(rate)}
+            cell = {"success": msgspec.to_builtins(success(here))}
             for name, other in (("to_base", arms[0]), ("to_the_arm_before", arms[max(0, at - 1)])):
                 cell[name] = msgspec.to_builtins(compare(found[other][what], here).overall)
             results.setdefault(what, {})[arm] = cell

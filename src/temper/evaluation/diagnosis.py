@@ -17,7 +17,8 @@ from temper.evaluation.sections import Section
 from temper.scheduling.ledger import POOLS, STAGES, Ledger, Spent
 from temper.store.run import Metrics, RunDirectory
 
-MEASURES = ("loss", "reward", "entropy", "answer_tokens", "age", "age_max", "grad_norm", "seconds")  # of a step
+# of a step
+MEASURES = ("loss", "reward", "heldout", "entropy", "answer_tokens", "age", "age_max", "grad_norm", "seconds")
 SHOWN_STEPS, SHOWN_REASONS, SHOWN_TASKS = 12, 3, 50
 _LONGEST = 200  # characters of a reason
 _ROUTINE = ("progress", "part", "process", "loading", "ready", "settings", "success", "held-out", "trained", "rollout")

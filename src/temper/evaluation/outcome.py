@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from msgspec import Struct
 
 from temper.core.trace import Stop, Verdict
+from temper.evaluation.statistics import Interval, wilson
 
 
 class Outcome(Struct, frozen=True, kw_only=True):
@@ -39,3 +40,9 @@ def success_by_task(outcomes: Iterable[Outcome]) -> dict[str, float]:
         if not outcome.verdict.masked:
             found.setdefault(outcome.task, []).append(outcome.success)
     return {task: sum(all_) / len(all_) for task, all_ in found.items()}
+
+
+def success(outcomes: Iterable[Outcome]) -> Interval:
+    """The rate over graded tasks."""
+    by_task = success_by_task(outcomes)
+    return wilson(sum(by_task.values()), len(by_task))

@@ -9,14 +9,14 @@ from typing import Any
 
 import msgspec
 
-from temper.evaluation.sections import Section, section, table
+from temper.evaluation.sections import Section, plain, section, table
 
 Report = dict[str, Any]
 
 
 def markdown(report: Report) -> str:
     parts = [_headline(report), "![success by stage, and reward while training](report.png)", _domains(report)]
-    parts += [_measures(report), _counts(report), _spent(report)]
+    parts += [_alarms(report), _measures(report), _counts(report), _spent(report)]
     parts += [_reading(report), _exceptions(report), _settings(report)]
     return "\n\n".join(part for part in parts if part) + "\n"
 
@@ -69,6 +69,10 @@ def _fallen(report: Report, gains: list[str]) -> str:
     return f"Fell: {', '.join(fell)}." if fell else "No domain fell."
 
 
+def _alarms(report: Report) -> str:
+    return "\n".join(["## Alarms\n", *(f"- {plain(alarm)}" for alarm in report["alarms"])]) if report["alarms"] else ""
+
+
 def _measures(report: Report) -> str:
     if not report.get("measures"):
         return ""
@@ -103,8 +107,9 @@ def _spent(report: Report) -> str:
 def _reading(report: Report) -> str:
     lines = [
         "A task is completed when its verifier gives the full score; parts of a solution count as nothing here.",
-        "Intervals are 95 %: Wilson's for a rate, a bootstrap over tasks (10,000 resamples) for a change. They cover "
-        "the choice of tasks and the sampling of answers, not the luck of a training seed: this is one run.",
+        "Intervals are 95 %: Wilson's for a rate; Student's over tasks for a change, which for rates counts two tasks "
+        "more, one gained and one lost (Bonett and Price 2012). They cover the choice of tasks and the sampling of "
+        "answers, not the luck of a training seed: this is one run.",
         "Parse failures are failures, included in the rates. Masked rollouts are in no rate.",
     ]
     if "base" in report["stages"] and report["examples"]:

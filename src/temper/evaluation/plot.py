@@ -13,8 +13,12 @@ _STAGES = {"base": "#9aa3ad", "sft": "#e69f00", "rl": "#0072b2"}  # after Okabe 
 _OTHERS = ("#cc79a7", "#009e73", "#d55e00", "#56b4e9", "#8b6bb1", "#a6761d")
 
 
-def draw(report: dict[str, Any], curve: Mapping[str, Sequence[tuple[int, float]]]) -> bytes:
-    """A PNG. `curve`: by domain, (step, mean reward)."""
+def draw(
+    report: dict[str, Any],
+    curve: Mapping[str, Sequence[tuple[int, float]]],
+    heldout: Sequence[tuple[int, float]] = (),
+) -> bytes:
+    """A PNG. `curve`: by domain, (step, mean reward). `heldout`: (step, success on held-out tasks)."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -25,7 +29,7 @@ def draw(report: dict[str, Any], curve: Mapping[str, Sequence[tuple[int, float]]
     axes = figure.subplots(1, 2 if curve else 1, squeeze=False)[0]
     _success(axes[0], report["stages"], domains)
     if curve:
-        _reward(axes[1], curve)
+        _reward(axes[1], curve, heldout)
     for ax in axes:
         ax.spines[["top", "right", "left"]].set_visible(False)
         ax.spines["bottom"].set_color(_FAINT)
@@ -61,8 +65,8 @@ def _success(ax: Any, stages: dict[str, Any], domains: list[str]) -> None:
     ax.legend(frameon=False, fontsize=9, ncols=len(stages), loc="lower right", bbox_to_anchor=(1.0, 1.0))
 
 
-def _reward(ax: Any, curve: Mapping[str, Sequence[tuple[int, float]]]) -> None:
-    """Each domain's reward, smoothed, over its pale steps; the mean of the domains in ink."""
+def _reward(ax: Any, curve: Mapping[str, Sequence[tuple[int, float]]], heldout: Sequence[tuple[int, float]]) -> None:
+    """Each domain's reward, smoothed, over its pale steps; the mean of the domains in ink; held-out success dotted."""
     by_step: dict[int, list[float]] = {}
     for at, (name, points) in enumerate(sorted(curve.items())):
         steps, rewards = np.array(points).reshape(-1, 2).T
@@ -73,6 +77,8 @@ def _reward(ax: Any, curve: Mapping[str, Sequence[tuple[int, float]]]) -> None:
             by_step.setdefault(step, []).append(reward)
     steps = np.array(sorted(by_step))
     ax.plot(steps, _smooth(np.array([np.mean(by_step[s]) for s in steps])), color=_INK, lw=2.4, label="mean")
+    if heldout:
+        ax.plot(*zip(*heldout, strict=True), "o:", color=_INK, lw=1.2, ms=4, label="held-out tasks completed")
     ax.grid(axis="y", color=_FAINT, lw=0.6)
     ax.set_axisbelow(True)
     ax.set_xlabel("training step (lines: running mean)", color=_INK, fontsize=9)

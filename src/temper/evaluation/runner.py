@@ -32,7 +32,7 @@ async def evaluate(
     progress: Callable[[int, Outcome], None] = lambda done, outcome: None,
 ) -> list[Outcome]:
     """Outcomes in the order of `tasks`. `progress` hears how many are done. What `run_one` raises ends all of them."""
-    return await each(tasks, lambda task: _run(task, run_one, stage), concurrency, progress)
+    return await each(tasks, lambda task: judged(task, lambda: run_one(task), stage), concurrency, progress)
 
 
 async def each(
@@ -77,8 +77,9 @@ async def settled(run_one: Callable[[], Awaitable[tuple[Trace, Verdict]]]) -> tu
             return attempts, trace, verdict
 
 
-async def _run(task: Task, run_one: Callable[[Task], Awaitable[tuple[Trace, Verdict]]], stage: str) -> Outcome:
-    attempts, trace, verdict = await settled(lambda: run_one(task))
+async def judged(task: Task, run_one: Callable[[], Awaitable[tuple[Trace, Verdict]]], stage: str) -> Outcome:
+    """One rollout, made again while it is lost to faults of ours, as an outcome of `stage`."""
+    attempts, trace, verdict = await settled(run_one)
     return Outcome(
         task=task.id,
         domain=task.domain,

@@ -6,7 +6,7 @@ What the page says is in `evaluation.page`, how the plot looks in `evaluation.pl
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -14,20 +14,19 @@ from msgspec import Struct, field
 
 from temper.core.errors import ConfigError
 from temper.evaluation.compare import compare
-from temper.evaluation.outcome import Outcome, success_by_task
+from temper.evaluation.outcome import Outcome, success
 from temper.evaluation.page import markdown
 from temper.evaluation.plot import draw
 from temper.evaluation.sections import Section
-from temper.evaluation.statistics import pass_at_k, wilson
+from temper.evaluation.statistics import pass_at_k
 from temper.store.run import RunDirectory
-
-Curve = Mapping[str, Sequence[tuple[int, float]]]  # by domain: (step, mean reward)
 
 
 class Facts(Struct, frozen=True, kw_only=True):
     """What the outcomes do not know. `wall_s`: from the first command to the end. `unaudited`: law 7's exceptions.
 
-    `measures`: each stage's own held-out metric, before and after. `spent`: see `diagnosis.spending`.
+    `measures`: each stage's own held-out metric, before and after. `spent`: see `diagnosis.spending`. `alarms`: what
+    the guards said while it trained.
     `examples`: how many the base model had in its prompt. `settings`: more for the record (tokens, ages, seeds, …).
     """
 
@@ -40,14 +39,15 @@ class Facts(Struct, frozen=True, kw_only=True):
     settings: dict[str, Any] = field(default_factory=dict)
     measures: dict[str, Any] = field(default_factory=dict)
     spent: tuple[Section, ...] = ()
+    alarms: tuple[str, ...] = ()
 
 
-def write(run: RunDirectory, outcomes: Sequence[Outcome], facts: Facts, curve: Curve | None = None) -> dict[str, Any]:
+def write(run: RunDirectory, outcomes: Sequence[Outcome], facts: Facts) -> dict[str, Any]:
     """Write all three into the run's directory; gives the tree of report.json."""
     report = build(outcomes, facts)
     run.write("report.json", msgspec.json.format(msgspec.json.encode(report), indent=2) + b"\n")
     run.write("report.md", markdown(report))
-    run.write("report.png", draw(report, curve or {}))
+    run.write("report.png", draw(report, *_curves(run)))
     return report
 
 
@@ -67,6 +67,16 @@ def build(outcomes: Sequence[Outcome], facts: Facts) -> dict[str, Any]:
     }
 
 
+def _curves(run: RunDirectory) -> tuple[dict[str, list[tuple[int, float]]], list[tuple[int, float]]]:
+    """Of reinforcement learning: mean reward by domain, and success on held-out tasks, each with its step."""
+    steps = {m.step: m.values for m in run.metrics if m.stage == "rl"}  # one taken again after a crash counts once
+    reward: dict[str, list[tuple[int, float]]] = {}
+    for step, values in sorted(steps.items()):
+        for key in (key for key in values if key.startswith("reward/")):
+            reward.setdefault(key.removeprefix("reward/"), []).append((step, values[key]))
+    return reward, [(step, values["heldout"]) for step, values in sorted(steps.items()) if "heldout" in values]
+
+
 def _stage(outcomes: list[Outcome]) -> dict[str, Any]:
     domains = {d: _summary([o for o in outcomes if o.domain == d]) for d in sorted({o.domain for o in outcomes})}
     graded = [summary["success"] for summary in domains.values() if summary["n"]]
@@ -77,8 +87,7 @@ def _stage(outcomes: list[Outcome]) -> dict[str, Any]:
 def _summary(outcomes: list[Outcome]) -> dict[str, Any]:
     """Rates over graded rollouts; `n` counts tasks. Masked ones are in no mean and only counted."""
     graded = [o for o in outcomes if not o.verdict.masked]
-    by_task = success_by_task(graded)
-    rate = wilson(sum(by_task.values()), len(by_task))
+    rate = success(graded)
     return {
         "success": rate.mean,
         "low": rate.low,

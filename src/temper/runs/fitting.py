@@ -14,7 +14,7 @@ import numpy as np
 from msgspec import Struct
 
 from temper.core.trace import Cost
-from temper.evaluation.statistics import bootstrap
+from temper.evaluation.statistics import difference
 from temper.store.run import RunDirectory
 from temper.training.guards import Config, Guards
 
@@ -46,7 +46,7 @@ async def fit(
     held: tuple[str, Literal["lower", "higher"], Held],
     files: Mapping[str, bytes] | None = None,
 ) -> None:
-    """Take the steps that are left, with a checkpoint after each `every` and the last.
+    """Take the steps that are left, with a checkpoint after each `every` and the last; none of a refused update.
 
     `held`: name, sense, measure. `files`: what else a checkpoint holds.
     """
@@ -66,7 +66,7 @@ async def fit(
         done = learner.version - start
         shop.progress(done, len(steps))
         shop.accounts.spend(Cost(gradient=values["seconds"]))
-        if done % every == 0 or done == len(steps):
+        if (done % every == 0 and not values["skipped"]) or done == len(steps):
             with shop.run.checkpoint(f"{kind}-{learner.version:06d}") as folder:
                 await shop.computed(learner.save, folder / "trainer")
                 for name, content in (files or {}).items():
@@ -101,7 +101,8 @@ def measures(run: RunDirectory) -> dict[str, Any]:
         before = next((m for m in log if m.stage == after.stage and m.when == "before"), None)
         if before is None or not after.values:
             continue
-        gain = bootstrap(np.subtract(after.values, before.values).tolist())
+        rates = {*before.values, *after.values} <= {0.0, 1.0}
+        gain = difference(before.values, after.values, rates)
         found[after.stage] = {
             "metric": after.metric,
             "better": after.better,

@@ -2,7 +2,7 @@
 
 A state machine over the metrics of steps, without I/O; the driver makes events of what it says. What a step alone can
 see (a gradient that is not finite, a spike) the optimiser refuses by itself. Baselines are the first steps that this
-process saw. Whether the reward is being gamed needs held-out tasks and is seen in the evaluation, not here.
+process saw. Whether the reward is being gamed needs held-out tasks, and is `evaluation.gaming`'s to say.
 """
 
 from __future__ import annotations
@@ -45,8 +45,9 @@ class Guards:
         if self._refused >= self.config.refused:
             raise BackendError(
                 f"{self._refused} updates in a row were refused, the last with a gradient norm of "
-                f"{metrics.get('grad_norm', float('nan')):.3g}: resume from the last checkpoint with a lower lr, or "
-                "look at the batches that these steps trained on"
+                f"{metrics.get('grad_norm', float('nan')):.3g}: go on with a lower lr, or look at the batches that "
+                "these steps trained on. The newest checkpoint holds the last update that was applied; delete it to go "
+                "back to the one before"
             )
         found = {
             "update refused": f"gradient norm {metrics.get('grad_norm', 0.0):.3g}" if self._refused else "",

@@ -41,7 +41,7 @@ def differences(trainer: Trainer, rows: Sequence[Row]) -> Iterator[Difference]:
     """Micro-batching, packing, trees whole and split over micro-batches, layers computed again in the backward."""
     whole = sum(len(row.ids) for row in rows)
     longest = max(len(row.ids) for row in rows)
-    reference = _gradient(trainer, one_by_one(rows))
+    reference = gradients(trainer, one_by_one(rows))
     ways = {
         "micro-batches of two": pack(rows, 2 * longest, share=False),
         "one packed micro-batch": pack(rows, whole, share=False),
@@ -49,9 +49,9 @@ def differences(trainer: Trainer, rows: Sequence[Row]) -> Iterator[Difference]:
         "a token tree over micro-batches": pack(rows, longest + ANSWER),
     }
     for what, batches in ways.items():
-        yield _difference(what, trainer, batches, reference)
+        yield difference(what, trainer, batches, reference)
     again = Trainer(trainer.policy, replace(trainer.config, gradient_checkpointing=True))
-    yield _difference("the same with gradient checkpointing", again, ways["a token tree over micro-batches"], reference)
+    yield difference("the same with gradient checkpointing", again, ways["a token tree over micro-batches"], reference)
 
 
 def over_ranks(trainer: Trainer, rows: Sequence[Row]) -> Iterator[Difference]:
@@ -60,12 +60,12 @@ def over_ranks(trainer: Trainer, rows: Sequence[Row]) -> Iterator[Difference]:
     The second one is a child process, which loads the model by its name.
     """
     batches = pack(rows, max(len(row.ids) for row in rows) + ANSWER)
-    reference = _gradient(trainer, one_by_one(rows))
+    reference = gradients(trainer, one_by_one(rows))
     with company(2):
         for what, place in (("two ranks", lambda policy: policy), ("two ranks, sharded", spread)):
             policy = Policy(trainer.policy.base, trainer.policy.adapter, trainable=True)
             policy.load_trainable(trainer.policy.trainable())
-            yield _difference(what, Trainer(place(policy), trainer.config), batches, reference)
+            yield difference(what, Trainer(place(policy), trainer.config), batches, reference)
 
 
 def one_by_one(rows: Sequence[Row]) -> list[MicroBatch]:
@@ -104,20 +104,26 @@ def stir(trainer: Trainer, seed: int = 0) -> None:
             p.copy_(p.new_tensor(rng.normal(0, 0.02, p.shape)))
 
 
-def _gradient(trainer: Trainer, batches: Sequence[MicroBatch]) -> tuple[float, dict[str, torch.Tensor]]:
+def gradients(trainer: Trainer, batches: Sequence[MicroBatch]) -> tuple[float, dict[str, torch.Tensor]]:
+    """The loss, and the gradient of each parameter."""
     loss = trainer.accumulate(batches)["loss"]
     return loss, {k: p.grad.clone() for k, p in trainer.optimizer.parameters.items() if p.grad is not None}
 
 
-def _difference(
-    what: str, trainer: Trainer, batches: Sequence[MicroBatch], reference: tuple[float, dict[str, torch.Tensor]]
+def difference(
+    what: str,
+    trainer: Trainer,
+    batches: Sequence[MicroBatch],
+    reference: tuple[float, dict[str, torch.Tensor]],
+    limit: float = 0.0,
 ) -> Difference:
+    """What these micro-batches give against a reference's `gradients`; `limit`: where it is above the dtype's."""
     loss, gradient = reference
-    found_loss, found = _gradient(trainer, batches)
+    found_loss, found = gradients(trainer, batches)
     mine = {k: trainer.team.cut(f"gradient.{k}", g) for k, g in gradient.items()}
     largest, apart = (
-        max(float(g.abs().max()) for g in gradients if g.numel())
-        for gradients in (gradient.values(), [found[k] - mine[k] for k in mine])
+        max(float(g.abs().max()) for g in each if g.numel())
+        for each in (gradient.values(), [found[k] - mine[k] for k in mine])
     )
-    limit = TOLERANCE[next(iter(gradient.values())).dtype]
+    limit = max(limit, TOLERANCE[next(iter(gradient.values())).dtype])
     return Difference(what, abs(found_loss - loss) / abs(loss), apart / largest, limit)

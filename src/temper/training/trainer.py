@@ -33,8 +33,9 @@ from temper.training.logprobs import logprobs, soft_logprobs
 from temper.training.losses import whole
 from temper.training.meter import Meter
 from temper.training.optim import Optimizer
+from temper.training.packing import Row, pack
 from temper.training.parallel.team import Team
-from temper.training.scoring import Kept, forward, predicted
+from temper.training.scoring import Kept, Scored, forward, predicted, score
 
 LOSSES: dict[str, dict[str, Any]] = {
     "pg": {"kind": "ppo_clip"},
@@ -75,6 +76,10 @@ class Trainer:
             name: registry.configure("training.losses", table) for name, table in (LOSSES | config.losses).items()
         }
 
+    def pack(self, rows: Sequence[Row], together: bool = False) -> list[MicroBatch]:
+        """Rows as micro-batches of this trainer's size, equally many for each rank; see `packing.pack`."""
+        return pack(rows, self.config.micro_tokens, together=together, ranks=self.team.size)
+
     def step(self, batches: Sequence[MicroBatch]) -> dict[str, float]:
         """Gradient over all `batches`, one update, version + 1. A gradient that is not finite changes nothing."""
         start = time.perf_counter()
@@ -102,6 +107,12 @@ class Trainer:
         for batch, wanted in predicted(self.policy, batches):
             self._loss(batch, wanted, meter)
         return meter.metrics()
+
+    def score(self, rows: Sequence[Row], cap: int = 0) -> list[Scored]:
+        """What the policy says of rows, as a step would measure them. `cap`: of a micro-batch, 0 for a step's."""
+        config = self.config
+        cap = cap or config.micro_tokens
+        return score(self.policy, rows, cap, temperature=config.temperature, scalar=self.scalar)
 
     def save(self, folder: str | Path) -> None:
         """Write the adapter in PEFT's format (or the model in the hub's), moments and counters into a folder.

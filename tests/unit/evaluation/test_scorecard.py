@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from msgspec.structs import replace
 
 from temper.core.errors import ConfigError
 from temper.core.trace import Verdict
@@ -12,7 +13,7 @@ from temper.evaluation.page import markdown
 from temper.evaluation.plot import draw
 from temper.evaluation.scorecard import Facts, build, write
 from temper.store.codec import decode, encode
-from temper.store.run import RunDirectory
+from temper.store.run import Metrics, RunDirectory
 
 FACTS = Facts(name="quick", model="tiny", commit="abc", wall_s=90.0, unaudited=("sql",), settings={"age": 1.5})
 
@@ -80,7 +81,9 @@ def three_stages():
 
 def test_the_files_of_a_report_hold_the_keys_that_readers_rely_on(tmp_path):
     with RunDirectory.create(tmp_path, {}) as run:
-        write(run, three_stages(), FACTS, {"math": [(0, 0.1), (1, 0.4)], "sql": [(1, 0.2)]})
+        run.metrics.append(Metrics(0, "rl", {"reward/math": 0.1, "heldout": 0.3}))
+        run.metrics.append(Metrics(1, "rl", {"reward/math": 0.4, "reward/sql": 0.2}))
+        write(run, three_stages(), FACTS)
     report = json.loads((tmp_path / "report.json").read_text())
     assert list(report["stages"]) == ["base", "sft", "rl"]
     assert set(report["gain"]) == {"base_to_sft", "sft_to_rl", "base_to_rl"}
@@ -107,7 +110,10 @@ def test_the_page_names_what_fell_what_is_not_clear_and_what_is_not_audited():
     unclear = markdown(
         build([outcome("a", "base"), outcome("a", "rl"), outcome("b", "base"), outcome("b", score=0.0)], FACTS)
     )
-    assert "-50.0 points (-100.0 to +0.0)**, which these tasks cannot tell from zero" in unclear
+    assert "-50.0 points (-100.0 to +100.0)**, which these tasks cannot tell from zero" in unclear
+    assert "## Alarms" not in page
+    alarming = markdown(build(three_stages(), replace(FACTS, alarms=("rl: reward hacking: <b>\n# lost",))))
+    assert "## Alarms\n\n- rl: reward hacking: <b>\\n# lost\n" in alarming
 
 
 def test_a_report_of_one_stage_or_of_masked_rollouts_alone_can_be_read():

@@ -137,7 +137,7 @@ def test_turn_credit_blames_the_turn_that_failed():
 def test_gdpo_tells_apart_what_the_sum_confuses():
     # the paper's motivating case: (0, 1) against (0, 2) of two binary rewards is (-1, 1) / sqrt 2 for GRPO either way
     def of(*pairs):
-        return group(*(episode([sum(p)], components={"a": p[0], "b": p[1]}) for p in pairs))
+        return group(*(episode([sum(p)], score=max(p), components={"a": p[0], "b": p[1]}) for p in pairs))
 
     one, two = of((0.0, 0.0), (1.0, 0.0)), of((0.0, 0.0), (1.0, 1.0))
     plain = [grpo.advantages([g])[0][1] for g in (one, two)]
@@ -148,6 +148,18 @@ def test_gdpo_tells_apart_what_the_sum_confuses():
     assert weighed[0].tolist() == weighed[1].tolist()
     with pytest.raises(ConfigError, match="no component 'c'"):
         gdpo.advantages([one], gdpo.Config(weights={"c": 1.0}))
+
+
+def test_gdpo_counts_a_component_that_an_answer_did_not_come_to_as_nothing():
+    """A verdict on a malformed answer has no components, one on a wrong answer none for how fast it was."""
+    answers = [{}, {"right": 0.5}, {"right": 1.0, "fast": 0.0}, {"right": 1.0, "fast": 1.0}]
+    whole = [{"right": 0.0, "fast": 0.0} | components for components in answers]
+    few, full = (group(*(episode(None, name=str(n), components=c) for n, c in enumerate(a))) for a in (answers, whole))
+    nothing = group(*(episode(None, name=str(n)) for n in range(4)))
+    for config in (gdpo.Config(), gdpo.Config(weights={"right": 1.0, "fast": 0.5})):
+        found, expected = gdpo.advantages([few, nothing], config), gdpo.advantages([full, nothing], config)
+        np.testing.assert_array_equal(found[0], expected[0])
+        assert not found[1].any()
 
 
 def forked(rewards: Sequence[float], stem: str = "f") -> list[Sample]:

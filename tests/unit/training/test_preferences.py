@@ -146,6 +146,37 @@ def test_the_dpo_family_prefers_the_chosen_answer_whatever_the_packing(trainer, 
         torch.testing.assert_close(p, narrow.policy.trainable()[k], rtol=0, atol=1e-10)
 
 
+def test_the_reference_is_measured_at_the_temperature_that_is_trained_at(trainer, compared):
+    learner = trainer("float64", temperature=0.7)
+    metrics = preference.step(learner, compared, preference.reference(learner, compared))
+    assert metrics["reward_margin"] == pytest.approx(0.0, abs=1e-6)
+    assert metrics["loss"] == pytest.approx(math.log(2), abs=1e-6)
+
+
+def test_the_common_point_of_kto_is_measured_also_where_a_moved_answer_is_longer_than_a_micro_batch(trainer):
+    """A long prompt with a short answer and the reverse: each fits, the long answer to the long prompt does not."""
+
+    def asked(name: str, prompt: int, answer: int) -> Pair:
+        samples = []
+        for number in range(2):
+            written = Segment.given((), np.arange(3, 3 + answer) + number, parent=0)
+            written.trainable[:], written.versions[:] = True, 0
+            segments = (Segment.given((), np.arange(3, 3 + prompt)), written)
+            trace = Trace(id=f"{name}-{number}", task=name, domain="d", seed=0, segments=segments)
+            samples.append(Sample(trace, Verdict.ruled("graded", trace.id, "v", score=1.0 - number)))
+        return Pair(name, *samples)
+
+    items = [asked("a", 30, 2), asked("b", 2, 14)]
+    losses = {"preference": {"kind": "kto"}}
+    points = []
+    for cap in (34, 4096):
+        learner = trainer("float64", losses=losses, micro_tokens=cap)
+        references = preference.reference(learner, items)
+        initial = {k: torch.zeros_like(p) for k, p in learner.policy.trainable().items()}
+        points.append(preference.step(learner, items, references, initial)["loss"])
+    assert points[0] == pytest.approx(points[1], rel=1e-6)
+
+
 def test_a_policy_scores_its_rows_as_it_trains_them(trainer, group):
     learner = trainer("float64")
     g = group("a", [1.0, 0.0, 1.0], turns=3)

@@ -22,7 +22,6 @@ from temper.core.trace import Group
 from temper.runs.answers import answered, fresh, held
 from temper.runs.fitting import fit
 from temper.training import config as training
-from temper.training.packing import pack
 from temper.training.stages import distill, path
 from temper.training.stages.distill import Taught
 
@@ -90,5 +89,4 @@ async def taught(teacher: Engine, groups: Sequence[Group], top_k: int) -> list[T
 
 
 def _divergence(learner: Trainer, items: Sequence[Taught]) -> list[float]:
-    cap = learner.config.micro_tokens
-    return [learner.evaluate(pack(distill.rows([item]), cap))["kl_teacher"] for item in items]
+    return [learner.evaluate(learner.pack(distill.rows([item])))["kl_teacher"] for item in items]

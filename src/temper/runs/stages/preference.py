@@ -14,7 +14,6 @@ from msgspec import Struct
 from temper.runs.fitting import fit
 from temper.runs.stages import reward
 from temper.training import config as training
-from temper.training.packing import pack
 from temper.training.stages import preference, sft
 from temper.training.stages.pairs import Pair
 
@@ -72,4 +71,4 @@ def _likelier(learner: Trainer, pair: Pair, references: dict[str, np.ndarray]) -
     """The loss's own margin of a held-out pair."""
     anchor = 0.0 if "anchor" in learner.losses["preference"][0].streams else None
     rows = preference.rows([pair], references, anchor)
-    return learner.evaluate(pack(rows, learner.config.micro_tokens, together=True))["reward_margin"]
+    return learner.evaluate(learner.pack(rows, together=True))["reward_margin"]

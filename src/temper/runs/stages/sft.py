@@ -18,7 +18,6 @@ from temper.runs.answers import answered, held
 from temper.runs.demonstrations import Shown, by_share, played
 from temper.runs.fitting import fit
 from temper.training import config as training
-from temper.training.packing import pack
 from temper.training.stages import sft
 
 if TYPE_CHECKING:
@@ -61,5 +60,5 @@ async def unseen(shop: Workshop, stage: str, count: int) -> list[Trace]:
 
 def losses(learner: Trainer, traces: Sequence[Trace]) -> list[float]:
     """Mean cross-entropy of each trace's trained tokens."""
-    batches = [pack(sft.rows([trace]), learner.config.micro_tokens) for trace in traces]
+    batches = [learner.pack(sft.rows([trace])) for trace in traces]
     return [learner.evaluate(batch)["loss_ce"] for batch in batches if batch]

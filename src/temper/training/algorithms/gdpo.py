@@ -2,7 +2,8 @@
 
 Normalising the sum instead lets the component with the largest deviation hide the others, and gives different
 combinations of them the same advantage. The weighted sum is normalised over the batch (`over = "domain"`: over each
-domain's samples), so that its size does not grow with the number of components. Components are the verdict's.
+domain's samples), so that its size does not grow with the number of components. Components are the verdict's; one that
+an answer did not come to (it was malformed, or wrong before it could be fast) is 0.
 """
 
 from __future__ import annotations
@@ -40,14 +41,14 @@ def advantages(groups: Sequence[Group], config: Config) -> list[np.ndarray]:
 
 def _summed(group: Group, config: Config) -> np.ndarray:
     r = rewards(group)
-    graded = [s.verdict.components for s in group.samples if not s.verdict.masked]
-    weights = config.weights or dict.fromkeys(sorted({name for c in graded for name in c}), 1.0)
+    graded = [s.verdict for s in group.samples if not s.verdict.masked]
+    weights = config.weights or dict.fromkeys(sorted({name for v in graded for name in v.components}), 1.0)
     if not weights:
         return scaled(centre(r))
     total = np.where(np.isnan(r), np.nan, 0.0)
     for name, weight in weights.items():
-        if any(name not in c for c in graded):
-            raise ConfigError(f"task {group.task}: a verdict has no component {name!r} that gdpo is to normalise")
-        values = [np.nan if s.verdict.masked else s.verdict.components[name] for s in group.samples]
+        if any(v.score >= 1 and name not in v.components for v in graded):
+            raise ConfigError(f"task {group.task}: a full score has no component {name!r} that gdpo is to normalise")
+        values = [np.nan if s.verdict.masked else s.verdict.components.get(name, 0.0) for s in group.samples]
         total = total + weight * scaled(centre(np.array(values, np.float64)))
     return total

@@ -13,7 +13,7 @@ import numpy as np
 from msgspec import Struct
 
 from temper.core.trace import Sample
-from temper.training.packing import Row, pack
+from temper.training.packing import Row
 from temper.training.stages import path
 
 if TYPE_CHECKING:
@@ -30,8 +30,7 @@ class Taught(Struct, frozen=True, eq=False):
 
 def step(trainer: Trainer, items: Sequence[Taught]) -> dict[str, float]:
     """One update on these answers."""
-    batches = pack(rows(items), trainer.config.micro_tokens, ranks=trainer.team.size)
-    return trainer.step(batches) | {"answers": float(len(items))}
+    return trainer.step(trainer.pack(rows(items))) | {"answers": float(len(items))}
 
 
 def rows(items: Sequence[Taught]) -> list[Row]:

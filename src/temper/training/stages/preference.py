@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from temper.core.trace import Sample
-from temper.training.packing import Row, pack
+from temper.training.packing import Row
 from temper.training.stages import Path, path
 from temper.training.stages.pairs import Pair
 
@@ -31,17 +31,13 @@ def step(
     loss, _ = trainer.losses["preference"]
     anchor = _anchor(trainer, items, initial) if "anchor" in loss.streams else None
     found = rows(items, references, anchor)
-    batches = pack(found, trainer.config.micro_tokens, together=True, ranks=trainer.team.size)
-    return trainer.step(batches) | {"pairs": float(len(items))}
+    return trainer.step(trainer.pack(found, together=True)) | {"pairs": float(len(items))}
 
 
 def reference(trainer: Trainer, items: Sequence[Pair]) -> dict[str, np.ndarray]:
     """Log-probs of every answer under the policy as it is now."""
-    from temper.training.scoring import score
-
     sides = {key(s): _row(s, path(s.trace, s.leaf), "", 1.0) for pair in items for s, _ in pair.sides}
-    scored = score(trainer.policy, list(sides.values()), trainer.config.micro_tokens)
-    return {name: s.logprobs for name, s in zip(sides, scored, strict=True)}
+    return {name: s.logprobs for name, s in zip(sides, trainer.score(list(sides.values())), strict=True)}
 
 
 def rows(items: Sequence[Pair], references: References, anchor: float | None = None) -> list[Row]:
@@ -73,8 +69,10 @@ def _row(sample: Sample, p: Path, family: str, share: float) -> Row:
 
 def _anchor(trainer: Trainer, items: Sequence[Pair], initial: Weights | None) -> float:
     """max(0, mean log-ratio of mismatched answers), as in KTO's paper, section 4.1; 0 for a batch of one pair."""
-    from temper.training.scoring import lent, score
+    from temper.training.scoring import lent
 
+    if len(items) < 2:
+        return 0.0
     paths = [path(s.trace, s.leaf) for pair in items for s, _ in pair.sides]
     moved = []
     for answer, other in zip(paths, paths[2:] + paths[:2], strict=True):
@@ -82,9 +80,8 @@ def _anchor(trainer: Trainer, items: Sequence[Pair], initial: Weights | None) ->
         own = answer.ids[int(np.argmax(answer.sampled)) :]
         weight = np.append(np.zeros(len(prompt)), answer.sampled[-len(own) :])
         moved.append(Row(name="mismatched", ids=np.append(prompt, own), streams={"w_preference": weight}))
-    if len(items) < 2:
-        return 0.0
-    now = score(trainer.policy, moved, trainer.config.micro_tokens)
+    cap = max(trainer.config.micro_tokens, *(len(row.ids) for row in moved))  # no backward holds what they need
+    now = trainer.score(moved, cap)
     with lent(trainer.policy, initial):
-        before = score(trainer.policy, moved, trainer.config.micro_tokens)
+        before = trainer.score(moved, cap)
     return max(0.0, float(np.mean([(a.logprobs - b.logprobs).sum() for a, b in zip(now, before, strict=True)])))

@@ -9,7 +9,6 @@ import numpy as np
 from msgspec import Struct
 
 from temper.core.errors import ConfigError
-from temper.training.packing import pack
 from temper.training.stages.pairs import Pair, ends
 
 if TYPE_CHECKING:
@@ -34,18 +33,14 @@ class Calibration(Struct, frozen=True, kw_only=True):
 
 def step(trainer: Trainer, items: Sequence[Pair]) -> dict[str, float]:
     """One update on these pairs."""
-    batches = pack(ends(items), trainer.config.micro_tokens, together=True, ranks=trainer.team.size)
-    return trainer.step(batches) | {"pairs": float(len(items))}
+    return trainer.step(trainer.pack(ends(items), together=True)) | {"pairs": float(len(items))}
 
 
 def margins(trainer: Trainer, items: Sequence[Pair]) -> np.ndarray:
     """Score of the chosen answer minus that of the rejected one, float64 (pairs,)."""
-    from temper.training.scoring import score
-
     if trainer.scalar is None:
         raise ConfigError("a reward model needs the trainer's scalar = true")
-    scored = score(trainer.policy, ends(items), trainer.config.micro_tokens, scalar=trainer.scalar)
-    values = np.array([s.values[-1] for s in scored if s.values is not None], np.float64)
+    values = np.array([s.values[-1] for s in trainer.score(ends(items)) if s.values is not None], np.float64)
     return values[::2] - values[1::2]
 
 

@@ -52,27 +52,26 @@ def step(
     `reference`: weights of the policy that `kl` pulls to. Raises ConfigError where the algorithm needs values and the
     trainer has no scalar head.
     """
-    from temper.training.scoring import lent, score
+    from temper.training.scoring import lent
 
     module, _ = registry.configure("training.algorithms", config.algorithm)
     groups = [[_Asked(g, n, s) for s in g.samples] for n, g in enumerate(items)]
     every = [asked for group in groups for asked in group if not asked.sample.verdict.masked]
-    cap, heat = trainer.config.micro_tokens, trainer.config.temperature
     if "values" in module.needs:
         if trainer.scalar is None:
             raise ConfigError(f"{module.__name__} needs values: set the trainer's scalar = true")
-        found = score(trainer.policy, [a.row({}) for a in every], cap, temperature=heat, scalar=trainer.scalar)
-        for asked, scored in zip(every, found, strict=True):
+        for asked, scored in zip(every, trainer.score([a.row({}) for a in every]), strict=True):
             assert scored.values is not None
             asked.values = scored.values
     if config.kl:
         if reference is None:
             raise ConfigError("kl needs the weights of a reference policy, and this stage was given none")
         with lent(trainer.policy, reference):
-            found = score(trainer.policy, [a.row({}) for a in every], cap, temperature=heat)
+            found = trainer.score([a.row({}) for a in every])
         for asked, scored in zip(every, found, strict=True):
             asked.reference = scored.logprobs
-    batches, metrics = micro_batches(items, config, cap, trainer.version, trainer.team.size, groups)
+    cap, ranks = trainer.config.micro_tokens, trainer.team.size
+    batches, metrics = micro_batches(items, config, cap, trainer.version, ranks, groups)
     return metrics | trainer.step(batches)
 
 

@@ -17,7 +17,7 @@ from msgspec import Struct
 from temper.core.config import Some
 from temper.core.errors import ConfigError
 from temper.core.trace import Trace
-from temper.training.packing import Row, pack
+from temper.training.packing import Row
 from temper.training.stages import path
 
 if TYPE_CHECKING:
@@ -47,8 +47,7 @@ def step(trainer: Trainer, items: Sequence[Trace]) -> dict[str, float]:
         raise ConfigError(
             f"none of these {len(items)} demonstrations has a trainable token: mark the assistant's tokens"
         )
-    batches = pack(found, trainer.config.micro_tokens, ranks=trainer.team.size)
-    return trainer.step(batches) | {"demonstrations": float(len(items))}
+    return trainer.step(trainer.pack(found)) | {"demonstrations": float(len(items))}
 
 
 def rows(traces: Sequence[Trace]) -> list[Row]:

@@ -2,7 +2,8 @@
 
 What may start, which groups are trained and what is held is decided by `scheduling`; this stage carries it out. One
 idea a file: `records` (what is on disk of groups and samples, and comes back from there), `attempts` (running samples,
-and what happens when one fails), `learner` (one update and its checkpoint), `loop` (how they take turns).
+and what happens when one fails), `learner` (one update and its checkpoint), `probe` (held-out tasks on the way), `loop`
+(how they take turns).
 
 Nothing finished is lost: a rollout is on disk before it counts, a group counts as trained when the checkpoint of its
 step is, and a resumed run goes on from there, conversations in the middle included (`rollouts.resumed`). In a
@@ -41,6 +42,13 @@ class Forks(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             raise ValueError(f"expected at least 2 children and turns from 1 on, got {self.children} and {self.turns}")
 
 
+class Probes(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`tasks` held-out tasks are tried before each `every`-th step; 0: never. In a shorter stage they are not."""
+
+    every: Count = 10
+    tasks: Some = 64
+
+
 class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """publish: what running requests do with their cache when new weights come, `recompute` or `keep`.
 
@@ -49,6 +57,7 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     floor: below 1, domains' shares move to those with more useful groups a second; each keeps so much of its own.
     window: above 0, so many tasks of each domain are tried again and again, those that teach most a second first.
     forks: fork conversations in the middle, for an algorithm that reads a turn's value off its siblings.
+    probe: how often success on held-out tasks is looked at, for the alarm of a gamed reward.
     """
 
     steps: Some = 20
@@ -62,6 +71,7 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     floor: Annotated[float, Meta(gt=0, le=1)] = 1.0
     window: Count = 0
     forks: Forks | None = None
+    probe: Probes = Probes()
     checkpoint_every: Some = 1
 
 

@@ -14,7 +14,6 @@ from temper.core.errors import BackendError, DeadlineError
 from temper.core.protocols import SamplingParams
 from temper.core.task import Task
 from temper.core.trace import Trace, Verdict
-from temper.rollouts.resumed import Resumed
 from temper.runs.stages.rl import Config
 from temper.runs.stages.rl.records import Groups, named, teaches
 from temper.runs.workshop import Workshop
@@ -105,19 +104,16 @@ class Attempts:
             self.settle(number)
 
     async def _attempt(self, ticket: Ticket, task: Task, params: SamplingParams, name: str) -> Ended:
-        await asyncio.sleep(backoff(ticket.attempt, name))
+        await asyncio.sleep(backoff(ticket.faults, name))
         shop, forks = self.shop, self.config.forks
         if forks is not None:
             turn = forks.turns[ticket.slot % len(forks.turns)]
             trace, verdicts = await shop.forked(task, params, name, turn, forks.children)
         else:
-            assert not isinstance(shop.model, str)
             said = self.groups.said.pop(name, [])
             if said:
                 shop.event("resumed", name, f"its first {len(said)} turns are said again")
-            trace, verdict = await shop.attempt(
-                task, Resumed(shop.model, name, said, self.groups.turns.append), params, name
-            )
+            trace, verdict = await shop.attempt(task, shop.model, params, name, said=said)
             verdicts = (verdict,)
         if not _judged(verdicts).masked:
             self.groups.record(ticket, trace)
@@ -140,15 +136,18 @@ class Attempts:
 
     def _mask(self, ticket: Ticket, trace: Trace, verdict: Verdict) -> None:
         """A rollout that nobody learns from: it alone is run again, or its task is taken out."""
-        ungradable = TABLE[verdict.why].training == "quarantine"
-        decision = self.pacing.failed(ticket, ungradable, worker_of(trace))
+        ungradable, preempted = TABLE[verdict.why].training == "quarantine", verdict.why == "preempted"
+        said = self.shop.interrupted.pop(trace.id, ())
+        decision = self.pacing.failed(ticket, ungradable, worker_of(trace), preempted, begun=bool(said))
+        if said and decision.startswith("retried"):
+            self.groups.said[named(ticket.group, ticket.slot, ticket.attempt + 1)] = [*said]
         detail = verdict.evidence[0].text if verdict.evidence else ""
         why = f"{verdict.why}, blame {verdict.blame}: {detail}"
         facts = {"domain": ticket.domain, "task": trace.task}
         self.shop.event(decision.split(":")[0], trace.id, f"{why}; {decision}", **facts)
         if ticket.group not in self.pacing.groups:
             self.groups.forget(ticket.group)
-        if verdict.why == "preempted":  # it alone, and nothing is broken
+        if preempted:  # it alone, and nothing is broken
             return
         self._masked += 1
         if TABLE[verdict.why].training == "retry" and self.breaker.failed(self.shop.clock()):

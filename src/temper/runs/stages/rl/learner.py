@@ -26,6 +26,7 @@ class Learner:
         self.trainer.version = shop.version
         self.until = shop.version + config.steps
         self.trained: list[int] = []
+        self._refused = False
         self._guards = guards.Guards(config.guards)
         self._reference = snapshot(shop.policy) if config.update.kl else None  # before a checkpoint is loaded
 
@@ -47,11 +48,12 @@ class Learner:
         for alarm in self._guards.observe(metrics):
             self.shop.event("alarm", "rl", alarm)
         self.trained += numbers
+        self._refused = bool(metrics["skipped"])
         return metrics, self.shop.clock() - began
 
     async def save(self) -> None:
-        """A checkpoint, when one is due."""
-        if self.version % self.config.checkpoint_every and self.version < self.until:
+        """A checkpoint, when one is due: not of a refused update, so that there are some from before to go back to."""
+        if (self._refused or self.version % self.config.checkpoint_every) and self.version < self.until:
             return
         with self.shop.run.checkpoint(f"rl-{self.version:06d}") as folder:
             await self.shop.computed(self.trainer.save, folder / "trainer")

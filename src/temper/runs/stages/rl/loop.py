@@ -10,6 +10,7 @@ from temper.runs.demonstrations import Shown
 from temper.runs.stages.rl import Config
 from temper.runs.stages.rl.attempts import Attempts
 from temper.runs.stages.rl.learner import Learner
+from temper.runs.stages.rl.probe import Probe
 from temper.runs.stages.rl.records import Groups, teaches, traces
 from temper.runs.workshop import Workshop
 from temper.scheduling.curriculum import shift
@@ -23,6 +24,7 @@ class Loop:
     def __init__(self, shop: Workshop, config: Config) -> None:
         self.shop, self.config = shop, config
         self.learner = Learner(shop, config)
+        self.probe = Probe(shop, config, shop.version)
         start = dict.fromkeys(shop.domains, 0)
         start |= {shown.domain: shown.count for shown in shop.run.log("shown", Shown)}
         size = config.pacing.group
@@ -56,6 +58,7 @@ class Loop:
 
     async def _step(self, chosen: list[int]) -> None:
         groups = [self.groups.group(number) for number in chosen]
+        heldout = await self.probe.take(self.learner.version)
         metrics, seconds = await self.learner.update(chosen, groups)
         alike = [n for n, g in zip(chosen, groups, strict=True) if not teaches(g)]
         metrics["groups_refilled"] = float(self.pacing.refilled[self.pacing.version])
@@ -65,7 +68,7 @@ class Loop:
         facts = {"groups": chosen, "version": self.learner.version, "worst": self.pacing.shares.worst}
         self.shop.event("trained", "rl", "the oldest complete groups", **facts)
         self.shop.accounts.advise()
-        self._report(groups, metrics)  # before the checkpoint, which never knows more than the logs
+        self._report(groups, metrics | heldout)  # before the checkpoint, which never knows more than the logs
         for number in chosen:
             self.groups.forget(number)
         self.attempts.settle_all()

@@ -58,7 +58,6 @@ class Groups:
         self.shop, self.choice = shop, choice
         self.tasks: dict[int, Task] = {}
         self.said: dict[str, list[Reply]] = {}
-        self.turns = shop.run.log("turns", Said)
         self._samples: dict[int, dict[int, tuple[Sample, ...]]] = {}
         self._opened = shop.run.log("groups", Opened)
         self._rollouts = shop.run.log("rollouts", Rollout)
@@ -107,7 +106,7 @@ class Groups:
         if not left:
             return
         names = {named(n, s) for n in left for s in range(pacing.config.group) if s not in self._samples.get(n, ())}
-        for said in self.turns:
+        for said in self.shop.run.log("turns", Said):
             if said.trace in names:
                 self.said[said.trace] = [*self.said.get(said.trace, [])[: said.turn], said.reply]
         for number, record in sorted(left.items()):
