@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from temper.core import config
 from temper.core.blame import FaultError
 from temper.core.errors import RefusedError
 from temper.core.protocols import SamplingParams
@@ -21,12 +22,16 @@ from temper.core.trace import Trace, Verdict
 from temper.domains import terminal
 from temper.evaluation.runner import evaluate
 from temper.models.load import load
-from temper.runs.arena import Plan
+from temper.runs import driver
+from temper.runs.arena import Order, Plan
 from temper.runs.farm import Config, Farm, lost
-from temper.runs.worker import Order, Setup
+from temper.runs.recipe import Recipe
+from temper.runs.stages.rl.records import Rollout
+from temper.runs.worker import Setup
 from temper.scheduling.executors import ray
 from temper.scheduling.placement import worker_of
 from temper.store import codec
+from temper.store.run import RunDirectory
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "contract"))  # where `workers` is; workers get this process's path
 
@@ -120,6 +125,29 @@ def test_a_cluster_costs_little_more_than_processes(cluster, record_property):
     assert sum(found["ray"]) < 1.25 * sum(found["processes"]), found
 
 
+def test_the_policy_is_trained_on_episodes_that_nodes_play_each_once(cluster, tmp_path):
+    pacing = {"batch": 8, "group": 4, "eta": 1}
+    tree = {
+        "name": "tiny",
+        "unaudited": ["plugins.talk"],
+        "verifier_workers": 1,
+        "model": {"base": "tiny:"},
+        "workers": {"executor": "ray", "count": 2, "at_once": 4},
+        "domains": [{"kind": "plugins.talk"}],
+        "stages": [{"kind": "rl", "steps": 3, "pacing": pacing, "sampling": {"stop": list("aeiou0123456789")}}],
+        "evaluation": {"tasks": 4, "examples": 0},
+    }
+    asyncio.run(driver.start(config.build(Recipe, tree, "test"), tmp_path / "run", []))
+    run = RunDirectory.view(tmp_path / "run")
+    slots = Counter((r.group, r.slot) for r in run.log("rollouts", Rollout))
+    assert len(slots) == 3 * 8
+    assert set(slots.values()) == {1}
+    assert {worker_of(trace) for trace in run.traces} == {"worker-1", "worker-2"}
+    assert not [trace.fault for trace in run.traces if trace.fault]
+    versions = {int(v) for t in run.traces for s in t.segments if s.author == "policy" for v in s.versions}
+    assert max(versions) == 3, "the newest weights were evaluated there, too"
+
+
 def test_all_rollouts_finish_once_though_a_node_is_killed_in_the_middle(cluster):
     nodes, second = cluster
     tasks = list(itertools.islice(terminal.create().tasks("train", 1), ROLLOUTS))
@@ -132,11 +160,11 @@ def test_all_rollouts_finish_once_though_a_node_is_killed_in_the_middle(cluster)
             async def one(task):
                 order = Order(trace=task.id, task=task, model="gold", params=SamplingParams())
                 try:
-                    trace, verdict = await farm.attempt(order)
+                    trace, verdicts = await farm.attempt(order)
                 except FaultError as error:
                     fault = error.fault
                     return lost(order, error, 0.0), Verdict.ruled(fault.what, task.id, "", fault.detail)
-                return codec.decode(trace, Trace), codec.decode(verdict, Verdict)
+                return codec.decode(trace, Trace), *codec.decode(verdicts, tuple[Verdict, ...])
 
             async def recorded(task):
                 trace, verdict = await one(task)

@@ -2,6 +2,9 @@
 
 import asyncio
 import contextlib
+import os
+import signal
+from pathlib import Path
 
 import pytest
 
@@ -10,12 +13,17 @@ from temper.core.errors import ConfigError
 from temper.rollouts.resumed import Said
 from temper.runs import driver, recipe
 from temper.runs.stages.rl.records import Dropped, Opened, Rollout
+from temper.scheduling.placement import worker_of
 from temper.store.run import RunDirectory
 
+PROCESSES = "temper.scheduling.executors.processes"
 STOP = list("aeioustnrdmlkbcxyz0123456789")  # a random model ends no turn by itself
 
 
-def made(domains: list[str], **rl) -> recipe.Recipe:
+HERE_AND_AFAR = pytest.mark.parametrize("workers", [None, {"executor": "inline", "count": 2, "at_once": 4}])
+
+
+def made(domains: list[str], workers=None, **rl) -> recipe.Recipe:
     stage = {"kind": "rl", "steps": 2, "sampling": {"stop": STOP}, "trainer": {"lr": 1e-3}} | rl
     tree = {
         "name": "tiny",
@@ -24,6 +32,7 @@ def made(domains: list[str], **rl) -> recipe.Recipe:
         "model": {"base": "tiny:"},
         "domains": [{"kind": kind} for kind in domains],
         "stages": [stage],
+        "workers": workers,
         "evaluation": {"tasks": 2, "examples": 0},
     }
     return config.build(recipe.Recipe, tree, "test")
@@ -35,10 +44,11 @@ def play(made: recipe.Recipe, path) -> RunDirectory:
 
 
 @pytest.mark.slow
-def test_forked_conversations_are_trained_with_the_credit_of_their_siblings(tmp_path):
+@HERE_AND_AFAR
+def test_forked_conversations_are_trained_with_the_credit_of_their_siblings(workers, tmp_path):
     forks = {"children": 3, "turns": [1, 2]}
     settings = {"forks": forks, "update": {"algorithm": "branches"}, "pacing": {"batch": 4, "group": 2}}
-    run = play(made(["plugins.talk"], **settings), tmp_path / "run")
+    run = play(made(["plugins.talk"], workers, **settings), tmp_path / "run")
     rollouts = {r.trace for r in run.log("rollouts", Rollout)}
     trees = [t for t in run.traces if t.id in rollouts and len(t.leaves) > 1]
     assert len(rollouts) == 2 * 4
@@ -70,12 +80,13 @@ def test_groups_that_teach_nothing_are_replaced_up_to_the_limit_and_it_shows(tmp
 
 
 @pytest.mark.slow
-def test_conversations_in_the_middle_go_on_in_another_process_with_the_tokens_they_had(tmp_path):
+@HERE_AND_AFAR
+def test_conversations_in_the_middle_go_on_in_another_process_with_the_tokens_they_had(workers, tmp_path):
     path = tmp_path / "run"
     settings = {"pacing": {"batch": 8, "group": 4, "eta": 1}, "steps": 1}
 
     async def interrupted():
-        work = asyncio.create_task(driver.start(made(["plugins.talk"], **settings), path, []))
+        work = asyncio.create_task(driver.start(made(["plugins.talk"], workers, **settings), path, []))
         while not (path / "turns.log").exists() or len(list(RunDirectory.view(path).log("turns", Said))) < 3:
             await asyncio.sleep(0.01)
             assert not work.done()
@@ -100,6 +111,47 @@ def test_conversations_in_the_middle_go_on_in_another_process_with_the_tokens_th
         assert kept.versions.tolist() == sampled.versions.tolist()
     slots = [(r.group, r.slot) for r in run.log("rollouts", Rollout)]
     assert len(slots) == len(set(slots)) == 4 * len(list(run.log("groups", Opened)))
+
+
+@pytest.mark.slow
+def test_a_worker_that_is_killed_in_the_middle_costs_its_conversations_a_try_and_loses_or_doubles_none(
+    tmp_path, descendants
+):
+    path = tmp_path / "run"
+    workers = {"executor": "processes", "count": 2, "at_once": 4}
+    settings = {"pacing": {"batch": 8, "group": 4, "eta": 1}, "steps": 3}
+    killed = []
+
+    async def bereft():
+        work = asyncio.create_task(driver.start(made(["plugins.talk"], workers, **settings), path, []))
+        while not work.done():
+            await asyncio.sleep(0.01)
+            started = (path / "turns.log").exists() and len(list(RunDirectory.view(path).log("turns", Said))) > 6
+            if started and not killed:
+                killed.append(
+                    next(pid for pid in descendants() if PROCESSES in Path(f"/proc/{pid}/cmdline").read_text())
+                )
+                os.kill(killed[0], signal.SIGKILL)
+        await work
+
+    asyncio.run(bereft())
+    run = RunDirectory.view(path)
+    assert killed
+    assert [e.what for e in run.events].count("worker lost") == 1
+    steps = {m.step: m.values for m in run.metrics if m.stage == "rl"}
+    assert [steps[n]["samples"] for n in sorted(steps)] == [8, 8, 8]
+    slots = [(r.group, r.slot) for r in run.log("rollouts", Rollout)]
+    assert len(slots) == len(set(slots)) == 4 * len(list(run.log("groups", Opened))) == 3 * 8
+    kept = {r.trace for r in run.log("rollouts", Rollout)}
+    traces = [t for t in run.traces if t.id in kept]
+    assert len(traces) == len(kept), "each is stored once"
+    lost = {t.id for t in run.traces if t.fault and t.fault.what == "worker-lost"}
+    assert lost
+    assert not lost & kept
+    assert {e.whom for e in run.events if e.what == "retried"} == lost
+    by_name, (gone,) = {t.id: t for t in traces}, {e.whom for e in run.events if e.what == "worker lost"}
+    for name in lost:
+        assert worker_of(by_name[f"{name.rpartition('-')[0]}-1"]) != gone
 
 
 @pytest.mark.parametrize(

@@ -152,6 +152,37 @@ sampling = { temperature = 1.0 }
 
 
 @pytest.mark.slow
+def test_several_tries_are_different_answers_counted_by_task(tmp_path):
+    path = tmp_path / "tries.toml"
+    path.write_text(
+        """
+name = "tries"
+stages = []
+verifier_workers = 1
+[model]
+base = "tiny:"
+[[domains]]
+kind = "plugins.digits"
+[evaluation]
+tasks = 8
+tries = 4
+examples = 0
+sampling = { temperature = 1.0 }
+"""
+    )
+    code, errors = Command("run", path, "--root", tmp_path).finish(100)
+    assert code == 0, errors
+    run = RunDirectory.view(tmp_path / "tries")
+    overall = json.loads((run.path / "report.json").read_text())["stages"]["base"]["overall"]
+    assert (overall["n"], overall["rollouts"], sorted(overall["pass_at"])) == (8, 32, ["2", "4"])
+    said = {trace.id: trace.segments[-1].ids.tobytes() for trace in run.traces}
+    assert len(said) == 32
+    assert len(set(said.values())) > 16
+    for outcome in run.log("outcomes", Outcome):
+        assert outcome.verdict.trace.startswith(f"base-{outcome.task}")
+
+
+@pytest.mark.slow
 def test_interrupt_stops_cleanly_and_says_how_to_resume(recipe, tmp_path):
     process = temper("run", str(recipe), "--root", str(tmp_path), stdout=subprocess.DEVNULL)
     next(line for line in process.stderr if "ready" in line)

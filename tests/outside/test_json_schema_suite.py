@@ -1,4 +1,4 @@
-"""The official JSON Schema test suite (MIT), drafts 7 and 2020-12 without the optional parts: as labelled."""
+"""The official JSON Schema test suite (MIT), drafts 4, 6, 7 and 2020-12 without the optional parts: as labelled."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ DATA = Path(__file__).parents[3] / "shared" / "data"
 VERSIONS = {
     "draft2020-12": "https://json-schema.org/draft/2020-12/schema",
     "draft7": "http://json-schema.org/draft-07/schema#",
+    "draft6": "http://json-schema.org/draft-06/schema#",
+    "draft4": "http://json-schema.org/draft-04/schema#",
 }
 
 

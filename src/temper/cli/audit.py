@@ -14,7 +14,7 @@ from temper.core import registry
 from temper.core.errors import ConfigError, MissingError
 from temper.store.disk import disk_errors
 
-MOST_SAMPLES = 800  # right ones of a domain, and wrong ones: more than what is tried besides them on 300 tasks
+MOST_SAMPLES = 1300  # right ones of a domain, and wrong ones: more than what is tried besides them on 300 tasks
 _JUDGED = "that a second rule could judge are beside its card"
 EXAMPLES = """Examples:
 

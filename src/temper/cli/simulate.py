@@ -22,7 +22,7 @@ EXAMPLES = """Examples:
 @app.command(epilog=EXAMPLES)
 def simulate(
     source: Annotated[str, typer.Argument(help="A run directory, or a scenario's TOML file.")] = "",
-    settings: Annotated[list[str] | None, typer.Argument(help="Settings like cluster.decode=256.")] = None,
+    settings: Annotated[list[str] | None, typer.Argument(help="Settings like cluster.decode=256; 0: no limit.")] = None,
     compare: Annotated[bool, typer.Option(help="Also simulate the published policies (one domain).")] = False,
 ) -> None:
     """Predict goodput, age, bias and use of a scenario, with the policy that real runs use."""

@@ -22,11 +22,13 @@ Enforcement = Literal["hard", "advisory", "none"]
 class SamplingParams(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How to sample. temperature 0 is greedy; top_k 0 and top_p 1 are off. `stop_ids` end the output and belong to it.
 
+    max_tokens: of a turn; a task's own limits (`task.Limits`) are usually lower, and count as well.
+
     Behaviour log-probs are those of the distribution that was sampled from before top-k and top-p, at `temperature`
     (at temperature 0: at 1), so that a trainer can recompute them.
     """
 
-    max_tokens: Some = 256
+    max_tokens: Some = 4096
     temperature: Amount = 1.0
     top_p: Annotated[float, Meta(gt=0, le=1)] = 1.0
     top_k: Count = 0

@@ -7,11 +7,13 @@ asked, and only what is new is rendered. Where history was rewritten, a new bran
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import aclosing
 from itertools import count
+from typing import Literal
 
 import numpy as np
+from msgspec import Struct
 from msgspec.structs import replace
 
 from temper.core.protocols import Chunk, Engine, Reply, SamplingParams
@@ -20,14 +22,26 @@ from temper.core.trace import Segment
 from temper.models.chat import ChatFormat
 
 
-class EngineChat:
-    """`name` is the policy's name in every segment. Prefill seconds hold the time in the engine's queue, too."""
+class Drawn(Struct, frozen=True, eq=False):
+    """What was sampled after one prompt. Prefill seconds hold the time in the engine's queue, too."""
 
-    def __init__(self, engine: Engine, format: ChatFormat, name: str = "policy") -> None:
+    ids: np.ndarray
+    logprobs: np.ndarray
+    versions: np.ndarray
+    stop: Literal["stop", "length", "context", "aborted"]
+    prefill_seconds: float
+    decode_seconds: float
+
+
+class TokenChat:
+    """`draw` samples what follows a prompt. `name` is the policy's name in every segment."""
+
+    def __init__(
+        self, draw: Callable[[np.ndarray, SamplingParams], Awaitable[Drawn]], format: ChatFormat, name: str = "policy"
+    ) -> None:
         self.name = name
-        self._engine = engine
+        self._draw = draw
         self._format = format
-        self._requests = count()
 
     async def reply(
         self,
@@ -38,40 +52,50 @@ class EngineChat:
     ) -> Reply:
         history, given = given_since(self._format, messages, tools, history)
         context = np.concatenate([segment.ids for segment in (*history, *given)])
-        params = replace(params, stop_ids=(*params.stop_ids, *self._format.stop_ids))
-        started = time.perf_counter()
-        chunks, first = await self._sample(context, params)
-        ended = time.perf_counter()
-        ids = np.concatenate([chunk.ids for chunk in chunks]).astype(np.int32)
-        message = self._format.parse(ids, tools)
-        logprobs = np.concatenate([chunk.logprobs for chunk in chunks])
-        versions = np.concatenate([chunk.versions for chunk in chunks])
-        said = sampled(message, ids, logprobs, versions, len(history) + len(given) - 1, self.name)
-        return Reply(
-            message,
-            (*given, said) if len(ids) else given,
-            chunks[-1].stop or "stop",
-            prefill_seconds=first - started,
-            decode_seconds=ended - first,
-        )
+        drawn = await self._draw(context, replace(params, stop_ids=(*params.stop_ids, *self._format.stop_ids)))
+        message = self._format.parse(drawn.ids, tools)
+        parent = len(history) + len(given) - 1
+        said = sampled(message, drawn.ids, drawn.logprobs, drawn.versions, parent, self.name)
+        segments = (*given, said) if len(drawn.ids) else given
+        return Reply(message, segments, drawn.stop, drawn.prefill_seconds, drawn.decode_seconds)
 
-    async def _sample(self, context: np.ndarray, params: SamplingParams) -> tuple[list[Chunk], float]:
-        """All chunks (at least one), and when the first arrived. Leaving early aborts the request in the engine."""
-        request = f"{self.name}-{id(self):x}-{next(self._requests)}"
-        chunks: list[Chunk] = []
-        first = 0.0
-        async with aclosing(self._engine.generate(context, params, request)) as stream:
-            try:
-                async for chunk in stream:
-                    first = first or time.perf_counter()
-                    chunks.append(chunk)
-            except BaseException:
-                self._engine.abort(request)
-                raise
-        if not chunks:
-            nothing = np.empty(0)
-            chunks, first = [Chunk(nothing, nothing, nothing, "aborted")], time.perf_counter()
-        return chunks, first
+
+class EngineChat(TokenChat):
+    """Over an engine of this process."""
+
+    def __init__(self, engine: Engine, format: ChatFormat, name: str = "policy") -> None:
+        requests = count()
+
+        def draw(context: np.ndarray, params: SamplingParams) -> Awaitable[Drawn]:
+            return sample(engine, context, params, f"{name}-{id(self):x}-{next(requests)}")
+
+        super().__init__(draw, format, name)
+
+
+async def sample(engine: Engine, context: np.ndarray, params: SamplingParams, request: str) -> Drawn:
+    """All that the engine gives. Leaving early aborts the request there."""
+    chunks: list[Chunk] = []
+    started, first = time.perf_counter(), 0.0
+    async with aclosing(engine.generate(context, params, request)) as stream:
+        try:
+            async for chunk in stream:
+                first = first or time.perf_counter()
+                chunks.append(chunk)
+        except BaseException:
+            engine.abort(request)
+            raise
+    ended = time.perf_counter()
+    if not chunks:
+        nothing = np.empty(0)
+        chunks, first = [Chunk(nothing, nothing, nothing, "aborted")], ended
+    return Drawn(
+        np.concatenate([chunk.ids for chunk in chunks]).astype(np.int32),
+        np.concatenate([chunk.logprobs for chunk in chunks]).astype(np.float32),
+        np.concatenate([chunk.versions for chunk in chunks]).astype(np.int32),
+        chunks[-1].stop or "stop",
+        prefill_seconds=first - started,
+        decode_seconds=ended - first,
+    )
 
 
 def sampled(

@@ -10,21 +10,33 @@ import asyncio
 import contextlib
 import random
 from collections.abc import AsyncGenerator, Callable, Mapping
-from typing import Any
+from typing import Any, Literal
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from temper.core import registry
-from temper.core.protocols import ChatModel, Domain, Environment, Resources, SamplingParams, SandboxBackend, Verifier
+from temper.core.protocols import (
+    ChatModel,
+    Domain,
+    Environment,
+    Reply,
+    Resources,
+    SamplingParams,
+    SandboxBackend,
+    Verifier,
+)
 from temper.core.task import Task
 from temper.core.trace import Cost, Trace, Verdict
 from temper.rollouts.branching import run_branches
 from temper.rollouts.episode import Episode, run_episode
+from temper.rollouts.resumed import Resumed, Said
 from temper.sandboxes.pool import leased, named
 from temper.scheduling.ledger import Occupancy
 from temper.verifiers.grading import grade
 from temper.verifiers.pool import Pool
+
+Far = Literal["gold", "given", "policy"]  # the domain's own answer, the workers' model, or the driver's engine
 
 
 class Plan(Struct, frozen=True, kw_only=True):
@@ -35,8 +47,24 @@ class Plan(Struct, frozen=True, kw_only=True):
     verifier_workers: int
 
 
+class Order(Struct, frozen=True, kw_only=True):
+    """One attempt. `origin`: the task whose grader is used, where `task` shows the model a longer prompt.
+
+    model: who plays, where a worker is to find it. said: replies to be said again (`rollouts.resumed`); None: no turn
+    is recorded. fork: the turn from which the conversation goes on in so many ways.
+    """
+
+    trace: str
+    task: Task
+    params: SamplingParams
+    model: Far = "policy"
+    origin: Task | None = None
+    said: tuple[Reply, ...] | None = None
+    fork: tuple[int, int] | None = None
+
+
 class Arena:
-    """`async with Arena(plan) as arena: trace, verdict = await arena.attempt(...)`."""
+    """`async with Arena(plan) as arena: trace, verdicts = await arena.play(...)`."""
 
     def __init__(self, plan: Plan) -> None:
         self.domains = {kind: _domain(kind, settings) for kind, settings in plan.domains.items()}
@@ -58,41 +86,35 @@ class Arena:
         finally:
             await self.sandboxes.close()
 
-    async def attempt(
+    async def play(
         self,
-        task: Task,
+        order: Order,
         model: ChatModel,
-        params: SamplingParams,
-        trace_id: str,
         clock: Callable[[], float],
-        origin: Task | None = None,
-    ) -> tuple[Trace, Verdict]:
-        """One episode and its verdict; never raises for what happened inside.
-
-        `origin`: the task whose world and grader are used, where `task` shows the model a longer prompt.
-        """
-        async with self._world(task, params, trace_id, clock) as environment:
-            trace, artifacts = await run_episode(
-                task, environment, model, params, trace_id=trace_id, seed=params.seed, clock=clock
-            )
-        verdict, cost = await self._graded(origin or task, trace, artifacts, clock)
-        return replace(trace, cost=trace.cost + cost), verdict
-
-    async def forked(
-        self,
-        task: Task,
-        model: ChatModel,
-        params: SamplingParams,
-        trace_id: str,
-        clock: Callable[[], float],
-        turn: int,
-        children: int,
+        turned: Callable[[Said], None] = lambda said: None,
     ) -> tuple[Trace, tuple[Verdict, ...]]:
-        """One episode that goes on in so many ways from `turn`: a tree, and a verdict on each of its leaves."""
-        async with self._world(task, params, trace_id, clock) as environment:
-            trunk = Episode(task, environment, model, params, trace_id, clock)
+        """One episode and its verdict, or a tree and a verdict on each leaf; never raises for what happened inside.
+
+        `turned` hears of the turns of a conversation that `said` was given for.
+        """
+        if order.said is not None:
+            model = Resumed(model, order.trace, order.said, turned)
+        if order.fork is not None:
+            return await self._forked(order, model, clock, *order.fork)
+        async with self._world(order, clock) as environment:
+            trace, artifacts = await run_episode(
+                order.task, environment, model, order.params, trace_id=order.trace, seed=order.params.seed, clock=clock
+            )
+        verdict, cost = await self._graded(order.origin or order.task, trace, artifacts, clock)
+        return replace(trace, cost=trace.cost + cost), (verdict,)
+
+    async def _forked(
+        self, order: Order, model: ChatModel, clock: Callable[[], float], turn: int, children: int
+    ) -> tuple[Trace, tuple[Verdict, ...]]:
+        async with self._world(order, clock) as environment:
+            trunk = Episode(order.task, environment, model, order.params, order.trace, clock)
             tree, branches = await run_branches(trunk, turn, children)
-        graded = await asyncio.gather(*(self._graded(task, b.trace, b.artifacts, clock) for b in branches))
+        graded = await asyncio.gather(*(self._graded(order.task, b.trace, b.artifacts, clock) for b in branches))
         tree = replace(tree, cost=sum((cost for _, cost in graded), tree.cost))
         return tree, tuple(branch.placed(v) for branch, (v, _) in zip(branches, graded, strict=True))
 
@@ -112,13 +134,11 @@ class Arena:
         return verdict, Cost(verify=clock() - began)
 
     @contextlib.asynccontextmanager
-    async def _world(
-        self, task: Task, params: SamplingParams, trace_id: str, clock: Callable[[], float]
-    ) -> AsyncGenerator[Environment]:
+    async def _world(self, order: Order, clock: Callable[[], float]) -> AsyncGenerator[Environment]:
         """The task's environment; the sandboxes that it opens end with this block."""
-        async with leased(self.sandboxes, trace_id) as sandboxes:
-            resources = Resources(sandboxes, clock, random.Random(f"{trace_id}:{params.seed}"))
-            yield self.domains[task.domain].environment(task, resources)
+        async with leased(self.sandboxes, order.trace) as sandboxes:
+            resources = Resources(sandboxes, clock, random.Random(f"{order.trace}:{order.params.seed}"))
+            yield self.domains[order.task.domain].environment(order.task, resources)
 
     def verifier(self, task: Task) -> Verifier:
         name, settings = self.domains[task.domain].verifier(task)

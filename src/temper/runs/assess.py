@@ -1,4 +1,4 @@
-"""Evaluation between stages: greedy success on the same held-out tasks, so that stages can be compared in pairs."""
+"""Evaluation between stages: success on the same held-out tasks, so that stages can be compared in pairs."""
 
 from __future__ import annotations
 
@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING
 
 from temper.core.errors import ConfigError
 from temper.core.task import Task
-from temper.core.trace import Trace, Verdict
 from temper.evaluation.outcome import Outcome
-from temper.evaluation.runner import evaluate, with_examples
+from temper.evaluation.runner import each, judged, with_examples
 from temper.runs.demonstrations import by_share, examples
 
 if TYPE_CHECKING:
@@ -23,25 +22,30 @@ async def assess(shop: Workshop, label: str, count: int = 0) -> None:
     """
     settings = shop.recipe.evaluation
     log = shop.run.log("outcomes", Outcome)
-    there = {o.task for o in log if o.stage == label}
-    every = heldout(shop)
-    left = {task.id: task for task in every if task.id not in there}
+    there = {o.verdict.trace for o in log if o.stage == label}
+    every = {name: task for task in heldout(shop) for name in _names(f"{label}-{task.id}", settings.tries)}
     shown = await examples(shop, count) if count else dict.fromkeys(shop.domains, ())
 
-    async def one(task: Task) -> tuple[Trace, Verdict]:
-        params = shop.seeded(settings.sampling, task.id)
-        return await shop.attempt(task, shop.model, params, f"{label}-{task.id}", left[task.id])
+    async def one(name: str) -> Outcome:
+        task = every[name]
+        asked = with_examples(task, shown[task.domain])
+        params = shop.seeded(settings.sampling, name.removeprefix(f"{label}-"))
+        return await judged(task, lambda: shop.attempt(asked, shop.model, params, name, task), label)
 
     def record(done: int, outcome: Outcome) -> None:
         log.append(outcome)
         shop.progress(len(there) + done, len(every))
 
-    asked = [with_examples(task, shown[task.domain]) for task in left.values()]
-    await evaluate(asked, one, settings.concurrency, stage=label, progress=record)
+    await each([name for name in every if name not in there], one, settings.concurrency, record)
     outcomes = [o for o in log if o.stage == label]
     for domain in shop.domains:
         found = [o.success for o in outcomes if o.domain == domain]
         shop.event("success", f"{label} {domain}", f"{sum(found)} of {len(found)}")
+
+
+def _names(first: str, tries: int) -> list[str]:
+    """Of a task's traces, by try."""
+    return [first, *(f"{first}-{n}" for n in range(1, tries))]
 
 
 def heldout(shop: Workshop) -> list[Task]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import shutil
 import subprocess
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from temper.core import config, registry
-from temper.core.errors import CorruptError, TemperError
+from temper.core.errors import ConfigError, CorruptError, TemperError
 from temper.core.protocols import Sink
 from temper.evaluation import scorecard
 from temper.evaluation.diagnosis import diagnosis, elapsed, spending
@@ -70,18 +71,32 @@ async def resume(path: Path, overrides: Sequence[str], sinks: list[Sink]) -> Pat
 
 async def _go(recipe: Recipe, run: RunDirectory, sinks: list[Sink], changes: str = "") -> Path:
     began = time.time()
+    installed = began - _started(began)
     with contextlib.ExitStack() as stack:
         for table in recipe.sinks:
             module, settings = registry.configure("store.sinks", table)
             sinks = [*sinks, stack.enter_context(contextlib.closing(module.create(settings, run)))]
-        return await _stages(recipe, run, sinks, began, changes)
+        return await _stages(recipe, run, sinks, installed, changes)
 
 
-async def _stages(recipe: Recipe, run: RunDirectory, sinks: list[Sink], began: float, changes: str) -> Path:
+def _started(now: float) -> float:
+    """When the first command began of those that installed us and began the run, as `make` says."""
+    given = os.environ.get("TEMPER_STARTED") or now
+    try:
+        started = float(given)
+    except ValueError:
+        started = math.nan
+    if not 0 < started <= now:
+        raise ConfigError(
+            f"TEMPER_STARTED: expected a past moment in seconds since 1970, as of `date +%s`, got {given!r}; unset it"
+        )
+    return started
+
+
+async def _stages(recipe: Recipe, run: RunDirectory, sinks: list[Sink], installed: float, changes: str) -> Path:
     from temper.runs.workshop import opened  # which loads torch: what is wrong with a recipe is said before
 
     async with opened(recipe, run, sinks) as shop:
-        installed = began - float(os.environ.get("TEMPER_STARTED", began))  # make says when its first command began
         shop.event("process", str(os.getpid()), "took up the run", seconds_before=installed)
         if changes:  # only now: with what could not be taken up, the old recipe stays
             run.write("recipe.json", config.dump(recipe))
@@ -134,12 +149,6 @@ async def _adopt(shop: Workshop, stage: Done) -> None:
 
 def _report(shop: Workshop) -> None:
     recipe, run = shop.recipe, shop.run
-    curve: dict[str, list[tuple[int, float]]] = {}
-    steps = {m.step: m for m in run.metrics if m.stage == "rl"}  # one that was taken again after a crash counts once
-    for step, record in sorted(steps.items()):
-        for key, value in record.values.items():
-            if key.startswith("reward/"):
-                curve.setdefault(key.removeprefix("reward/"), []).append((step, value))
     facts = scorecard.Facts(
         name=recipe.name,
         model=recipe.model.base,
@@ -150,8 +159,9 @@ def _report(shop: Workshop) -> None:
         settings={"seed": recipe.seed},
         measures=measures(run),
         spent=spending(run),
+        alarms=tuple(f"{e.whom}: {e.why}" for e in run.events if e.what == "alarm"),
     )
-    scorecard.write(run, list(run.log("outcomes", Outcome)), facts, curve)
+    scorecard.write(run, list(run.log("outcomes", Outcome)), facts)
     run.write("why.html", page(recipe.name, diagnosis(run)))
 
 

@@ -19,7 +19,7 @@ def estimate(recipe: Recipe) -> str:
     """The resolved recipe and a table of tokens and minutes by part, with every assumption said."""
     given, written = _lengths(recipe)
     parts: list[tuple[str, float, float, float]] = []  # name, prompt tokens, sampled tokens, gradient tokens
-    evaluations = recipe.evaluation.tasks
+    evaluations = recipe.evaluation.tasks * recipe.evaluation.tries
     parts.append(("evaluate base", evaluations * given, evaluations * written, 0))
     for table in recipe.stages:
         module, settings = registry.configure("runs.stages", table)
@@ -43,7 +43,9 @@ def _episodes(module: ModuleType, settings: Any) -> tuple[float, float]:
     if module is sft:
         return 0, settings.demonstrations * settings.data.epochs
     if module is rl:
-        return (episodes := settings.steps * settings.pacing.batch), episodes
+        episodes, probe = settings.steps * settings.pacing.batch, settings.probe
+        looks = -(-settings.steps // probe.every) if 0 < probe.every < settings.steps else 0
+        return episodes + looks * probe.tasks, episodes
     if module is distill:
         return (episodes := settings.steps * settings.batch * settings.answers) + settings.held, episodes
     if module not in (rejection, reward, preference):

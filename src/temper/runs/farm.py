@@ -1,37 +1,42 @@
 """Attempts on environment workers: the driver's side of them.
 
-    Workshop.attempt ──▶ Farm ── turn: orders out, what has ended back ──▶ `worker`, in an executor's worker
+    Workshop.attempt ──▶ Farm ── turn: orders and tokens out, what ended or asks for tokens back ──▶ `worker`
 
 What runs where is `scheduling.placement`'s decision; workers that died are started anew, and an attempt whose worker
-died is a fault: whoever asked for it tries again. The policy's own engine lives in the driver, beside the trainer: what
-it samples is played there, and not here.
+died is a fault: whoever asked for it tries again. The policy's engine lives in the driver, beside the trainer: what an
+attempt asks of it is sampled there, and aborted with the attempt.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import inspect
 import itertools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sized
 from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
+import numpy as np
 from msgspec import Struct
 from msgspec.structs import asdict, replace
 
 from temper.core import registry
-from temper.core.blame import FaultError
-from temper.core.errors import BackendError, ConfigError, RefusedError, TemperError
-from temper.core.protocols import Handle
+from temper.core.blame import FaultError, boundary
+from temper.core.errors import BackendError, ConfigError, CorruptError, RefusedError, TemperError
+from temper.core.protocols import Engine, Handle, SamplingParams
 from temper.core.trace import Trace
+from temper.engines.chat import sample
 from temper.runs import worker
-from temper.runs.worker import Ended, Order, Setup
+from temper.runs.arena import Order
+from temper.runs.worker import Answer, Asked, Ended, Setup, Turned
 from temper.scheduling.placement import Placement, told
 from temper.store import codec
 
-_TURN, _FULL_TURN = 0.2, 1.0  # seconds a turn waits for an attempt to end, with and without room for new orders
+_TURN, _FULL_TURN = 0.2, 1.0  # seconds a turn waits for news, with and without room for new orders
+_SAMPLING_TURN = 0.02  # the same while the engine works for the worker: its tokens go out with the next turn
 _HUNG = 120.0  # seconds without an answer after which a worker counts as lost
 _CLOSE = 60.0
 
@@ -39,8 +44,8 @@ _CLOSE = 60.0
 class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """executor: a table with `kind`, or the kind. at_once: attempts of one worker. resources: of one worker.
 
-    model: an engine's table (`kind` = `openai`, `scripted`); then that model is evaluated, and nothing is trained. Each
-    worker divides its own episodes among several endpoints of it (`runs.endpoints`).
+    model: an engine's table (`kind` = `openai`, `scripted`); then that model is evaluated in place of the policy, and
+    nothing is trained. Each worker divides its own episodes among several endpoints of it (`runs.endpoints`).
     """
 
     executor: Any = "processes"
@@ -78,24 +83,45 @@ def check(config: Config) -> None:
 
 @dataclass(eq=False)
 class _Post:
-    """A worker, as the driver sees it: what it is to be told in the next turn."""
+    """A worker, as the driver sees it: what it is to be told in the next turn, and what is sampled for it."""
 
     handle: Handle
     starts: list[tuple[int, str, float, bytes]] = field(default_factory=list)
     cancelled: list[int] = field(default_factory=list)
+    answers: list[bytes] = field(default_factory=list)
+    sampling: set[asyncio.Task[None]] = field(default_factory=set)
     woken: asyncio.Event = field(default_factory=asyncio.Event)
 
 
-class Farm:
-    """`async with Farm(...) as farm: trace, verdict = await farm.attempt(order)`. `event` is told what workers do."""
+@dataclass(eq=False)
+class _Attempt:
+    trace: str
+    order: bytes
+    turned: Callable[[msgspec.Raw], None]
+    future: asyncio.Future[Ended]
+    sampling: set[asyncio.Task[None]] = field(default_factory=set)
 
-    def __init__(self, config: Config, setup: Setup, event: Callable[..., None], clock: Callable[[], float]) -> None:
+
+class Farm:
+    """`async with Farm(...) as farm: trace, verdicts = await farm.attempt(order)`. `event` is told what workers do.
+
+    `engine`: of the policy, for attempts that it plays.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        setup: Setup,
+        event: Callable[..., None],
+        clock: Callable[[], float],
+        engine: Engine | None = None,
+    ) -> None:
         module, settings = registry.configure("scheduling.executors", config.executor)
         self._executor = module.create(settings)
-        self._config, self._setup, self._event, self._clock = config, setup, event, clock
+        self._config, self._setup, self._event, self._clock, self._engine = config, setup, event, clock, engine
         self._placement = Placement(config.at_once)
         self._numbers, self._names = itertools.count(), itertools.count(1)
-        self._orders: dict[int, tuple[str, bytes, asyncio.Future[Ended]]] = {}
+        self._attempts: dict[int, _Attempt] = {}
         self._posts: dict[str, _Post] = {}
         self._hiring: set[asyncio.Task[Exception | None]] = set()
         self._serving: set[asyncio.Task[None]] = set()
@@ -120,36 +146,40 @@ class Farm:
         for post in self._posts.values():
             post.woken.set()
         await asyncio.gather(*self._hiring, *self._serving, return_exceptions=True)
-        for number in self._orders:
+        for number in self._attempts:
             self._settle(number, FaultError("worker-lost", "runs.farm", "the workers were closed"))
         await self._executor.close()
 
-    async def attempt(self, order: Order) -> tuple[bytes, bytes]:
-        """Trace and verdict, as `store.codec` writes them.
+    async def attempt(
+        self, order: Order, turned: Callable[[msgspec.Raw], None] = lambda said: None
+    ) -> tuple[bytes, bytes]:
+        """Trace and verdicts, as `store.codec` writes them, and so comes each `Said` that `turned` hears of.
 
-        Raises FaultError with the worker's name in `where` when it was lost, BackendError for what a domain raised.
+        Raises FaultError with the worker's name in `where` when it was lost, BackendError for what a domain raised,
+        CorruptError for weights that the engine does not take.
         """
-        number = next(self._numbers)
-        future: asyncio.Future[Ended] = asyncio.get_running_loop().create_future()
-        self._orders[number] = order.trace, codec.encode(order), future
+        number, future = next(self._numbers), asyncio.get_running_loop().create_future()
+        attempt = self._attempts[number] = _Attempt(order.trace, codec.encode(order), turned, future)
         self._placement.asked(number, order.task.id)
         self._hire()
         self._place()
         try:
             ended = await future
+        except (asyncio.CancelledError, CorruptError):
+            self._drop(number)
+            raise
         finally:
-            del self._orders[number]
-            if future.cancelled():
-                self._drop(number)
+            del self._attempts[number]
+            for sampling in attempt.sampling:
+                sampling.cancel()
         if ended.error:
             raise BackendError(f"attempt {order.trace} failed in its worker:\n{ended.error}")
-        return ended.trace, ended.verdict
+        return ended.trace, ended.verdicts
 
     def _place(self) -> None:
         while start := self._placement.next():
-            _, order, _ = self._orders[start.attempt]
             post = self._posts[start.worker]
-            post.starts.append((start.attempt, start.why, self._clock(), order))
+            post.starts.append((start.attempt, start.why, self._clock(), self._attempts[start.attempt].order))
             post.woken.set()
 
     def _drop(self, number: int) -> None:
@@ -158,8 +188,8 @@ class Farm:
             post.woken.set()
         self._place()
 
-    def _settle(self, number: int, found: Ended | FaultError) -> None:
-        future = self._orders[number][2]
+    def _settle(self, number: int, found: Ended | FaultError | CorruptError) -> None:
+        future = self._attempts[number].future
         if future.done():
             return  # cancelled just now
         if isinstance(found, Ended):
@@ -170,24 +200,57 @@ class Farm:
     async def _serve(self, name: str, post: _Post) -> None:
         try:
             while not self._closing:
-                starts, post.starts = post.starts, []
-                cancelled, post.cancelled = post.cancelled, []
-                full = len(self._placement.running[name]) >= self._config.at_once
-                seconds = _FULL_TURN if full else _TURN
-                ended = await post.handle.call("turn", starts, cancelled, seconds, seconds=seconds + _HUNG)
-                for one in msgspec.convert(ended, list[Ended]):
-                    if one.number in self._orders:  # else it was cancelled meanwhile
-                        self._placement.ended(one.number, one.failed)
-                        self._settle(one.number, one)
+                await self._turn(post, self._placement.running[name])
                 self._place()
-                if not (self._placement.running[name] or post.cancelled):
-                    post.woken.clear()
-                await post.woken.wait()
             await post.handle.call("close", seconds=_CLOSE)
         except (FaultError, BackendError) as error:
             if not self._closing:
                 self._lost(name, str(error))
                 await post.handle.close()
+
+    async def _turn(self, post: _Post, running: Sized) -> None:
+        """Wait until there is something to say, or something may be heard; say it, and hear."""
+        if len(post.sampling) >= len(running) and not (post.starts or post.cancelled or post.answers):
+            post.woken.clear()  # all that run there, if any, wait for the engine
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_TURN if running else None):
+                    await post.woken.wait()
+        starts, post.starts = post.starts, []
+        cancelled, post.cancelled = post.cancelled, []
+        answers, post.answers = post.answers, []
+        seconds = _SAMPLING_TURN if post.sampling else _FULL_TURN if len(running) >= self._config.at_once else _TURN
+        told = await post.handle.call("turn", starts, cancelled, answers, seconds, seconds=seconds + _HUNG)
+        for one in msgspec.convert(told, list[Ended | Asked | Turned]):
+            if attempt := self._attempts.get(one.number):  # else it was cancelled meanwhile
+                self._hear(one, attempt, post)
+
+    def _hear(self, told: Ended | Asked | Turned, attempt: _Attempt, post: _Post) -> None:
+        if isinstance(told, Ended):
+            self._placement.ended(told.number, told.failed)
+            self._settle(told.number, told)
+        elif isinstance(told, Turned):
+            attempt.turned(msgspec.Raw(told.said))
+        else:
+            sampling = asyncio.create_task(self._sampled(told, attempt, post))
+            for those in (attempt.sampling, post.sampling):
+                those.add(sampling)
+                sampling.add_done_callback(those.discard)
+
+    async def _sampled(self, asked: Asked, attempt: _Attempt, post: _Post) -> None:
+        """What the engine samples goes out with the post's next turn."""
+        assert self._engine
+        ids, params = codec.decode(asked.prompt, tuple[np.ndarray, SamplingParams])
+        try:
+            with boundary("engine-lost", "engines.policy"):
+                drawn = await sample(self._engine, ids, params, f"{attempt.trace}:{asked.number}:{asked.ask}")
+            answer = Answer(asked.ask, drawn)
+        except FaultError as error:
+            answer = Answer(asked.ask, fault=error.fault)
+        except CorruptError as error:
+            self._settle(asked.number, error)
+            return
+        post.answers.append(codec.encode(answer))
+        post.woken.set()
 
     def _lost(self, name: str, why: str) -> None:
         del self._posts[name]
@@ -198,7 +261,7 @@ class Farm:
             if convicted:
                 detail = f"workers died under this task until it was alone on one, and that died too: {why}"
                 fault = FaultError("environment-broken", name, detail)
-                self._event("diagnosed", self._orders[number][0], detail)
+                self._event("diagnosed", self._attempts[number].trace, detail)
             self._settle(number, fault)
         self._hire()
         self._place()

@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import math
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from concurrent.futures import Executor
 from typing import Any
 
@@ -33,7 +33,7 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 @contextlib.asynccontextmanager
-async def company(config: Config, compute: Executor) -> AsyncIterator[None]:
+async def company(config: Config, compute: Executor) -> AsyncGenerator[None]:
     """A world of so many ranks. Raises what the executor does for resources that it has not."""
     from temper.training.parallel import world
 

@@ -24,7 +24,7 @@ from temper.verifiers.audit import cards
 
 SHIPPED = Path(__file__).parent / "recipes"
 FIXED = ("name", "seed", "deterministic", "model", "domains")  # for a whole run
-COMPARED = ("tasks", "examples", "sampling")  # of all its evaluations, from the first outcome on
+COMPARED = ("tasks", "tries", "examples", "sampling")  # of all its evaluations, from the first outcome on
 
 
 class Model(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -54,9 +54,13 @@ class DomainEntry(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
 
 class Evaluation(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """tasks: held-out tasks in all. examples: worked examples in the prompt of the untrained base."""
+    """tasks: held-out tasks in all. tries: answers to each, for pass@k; more than one needs a temperature above 0.
+
+    examples: worked examples in the prompt of the untrained base.
+    """
 
     tasks: Some = 200
+    tries: Some = 1
     examples: Count = 2
     concurrency: Some = 64
     sampling: SamplingParams = SamplingParams(temperature=0.0)
@@ -141,6 +145,11 @@ def check(recipe: Recipe) -> None:
             raise ConfigError(f"recipe {recipe.name!r}: {name}: unknown key {min(odd)!r}; {nearest(min(odd), known)}")
     if "money" in recipe.budget and not recipe.prices:
         raise ConfigError(f"recipe {recipe.name!r}: budget.money needs [prices], or nothing costs any: give prices.KEY")
+    if recipe.evaluation.tries > 1 and not recipe.evaluation.sampling.temperature:
+        raise ConfigError(
+            f"recipe {recipe.name!r}: {recipe.evaluation.tries} evaluation.tries at temperature 0 are one answer over "
+            "and over: set evaluation.sampling.temperature above 0, or tries to 1"
+        )
     kinds = [d.kind for d in recipe.domains]
     if not kinds:
         raise ConfigError(f"recipe {recipe.name!r} names no domains")

@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import hashlib
 import time
-from collections.abc import AsyncGenerator, Callable, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar
@@ -20,19 +20,20 @@ import msgspec
 from temper.core import registry
 from temper.core.blame import FaultError
 from temper.core.errors import ConfigError
-from temper.core.protocols import ChatModel, Engine, Metered, SamplingParams, Sink
+from temper.core.protocols import ChatModel, Engine, Metered, Reply, SamplingParams, Sink
 from temper.core.task import Split, Task
 from temper.core.trace import Cost, Event, Trace, Verdict
 from temper.engines.chat import EngineChat
 from temper.engines.scripted import ScriptedChat
 from temper.models.load import Base, load
 from temper.models.policy import Policy
+from temper.rollouts.resumed import Said
 from temper.runs import ranks
 from temper.runs.accounts import Accounts
-from temper.runs.arena import Arena, Plan
+from temper.runs.arena import Arena, Far, Order, Plan
 from temper.runs.farm import Farm, lost
 from temper.runs.recipe import Recipe
-from temper.runs.worker import Far, Order, Setup
+from temper.runs.worker import Setup
 from temper.store import codec
 from temper.store.run import Metrics, RunDirectory
 from temper.training.parallel.sharded import spread
@@ -49,18 +50,20 @@ class Workshop:
     base: Base
     policy: Policy
     engine: Engine
-    model: ChatModel | Far  # what is evaluated
+    model: ChatModel | Far  # the policy, or what is evaluated in its place
     chat: Any
     arena: Arena
     farm: Farm | None = None  # environment workers, where the recipe asks for them
     compute: ThreadPoolExecutor
     version = 0  # of the weights that were published last
+    interrupted: dict[str, tuple[Reply, ...]]  # by trace: what was said in an attempt that was lost with its worker
 
     def __init__(self, recipe: Recipe, run: RunDirectory, sinks: list[Sink]) -> None:
         self.recipe = recipe
         self.run = run
         self.sinks = sinks
         self.began = time.monotonic()
+        self.interrupted = {}
         domains = {d.kind: d.settings for d in recipe.domains}
         self.plan = Plan(domains=domains, sandbox=recipe.sandbox, verifier_workers=recipe.verifier_workers)
         self.arena = Arena(self.plan)
@@ -141,56 +144,70 @@ class Workshop:
         trace_id: str,
         origin: Task | None = None,
         store: bool = True,
+        said: Sequence[Reply] | None = None,
     ) -> tuple[Trace, Verdict]:
-        """One episode and its verdict, stored in the run; see `Arena.attempt`. `model`: one here, or the workers'.
+        """One episode and its verdict, stored in the run; see `Arena.play`. `model`: one here, or the workers'.
 
-        Raises BudgetError where another one is more than the recipe allows.
+        said: what an earlier process had of the conversation; with it, turns are recorded as they pass. Raises
+        BudgetError where another one is more than the recipe allows.
         """
-        self.accounts.afford()
-        if isinstance(model, str):
-            order = Order(trace=trace_id, task=task, model=model, params=params, origin=origin)
-            trace, verdict, encoded = await self._afar(order)
-            for event in trace.events:
-                if event.what in ("opened", "closed", "moved"):
-                    self.event(event.what, event.whom, event.why)
-        else:
-            trace, verdict = await self.arena.attempt(task, model, params, trace_id, self.clock, origin)
-            encoded = trace
-        if store:
-            self.run.traces.append(encoded)
-            self.run.verdicts.append(verdict)
-        self.accounts.spend(trace.cost, trace.domain)
+        turns = None if said is None else tuple(said)
+        order = Order(trace=trace_id, task=task, params=params, origin=origin, said=turns)
+        trace, (verdict,) = await self._played(order, model, store)
         return trace, verdict
 
     async def forked(
         self, task: Task, params: SamplingParams, trace_id: str, turn: int, children: int
     ) -> tuple[Trace, tuple[Verdict, ...]]:
-        """One tree of episodes and the verdicts on its leaves, stored in the run; see `Arena.forked`."""
-        assert not isinstance(self.model, str)
+        """One tree of episodes and the verdicts on its leaves, in the same way."""
+        return await self._played(Order(trace=trace_id, task=task, params=params, fork=(turn, children)), self.model)
+
+    async def _played(
+        self, order: Order, model: ChatModel | Far, store: bool = True
+    ) -> tuple[Trace, tuple[Verdict, ...]]:
         self.accounts.afford()
-        trace, verdicts = await self.arena.forked(task, self.model, params, trace_id, self.clock, turn, children)
+        if isinstance(model, str):
+            trace, verdicts, encoded = await self._afar(msgspec.structs.replace(order, model=model))
+        else:
+            trace, verdicts = await self.arena.play(order, model, self.clock, self._turned)
+            encoded = trace
+        if store:
+            self.run.traces.append(encoded)
+            for verdict in verdicts:
+                self.run.verdicts.append(verdict)
         self.accounts.spend(trace.cost, trace.domain)
-        self.run.traces.append(trace)
-        for verdict in verdicts:
-            self.run.verdicts.append(verdict)
         return trace, verdicts
 
-    async def _afar(self, order: Order) -> tuple[Trace, Verdict, Trace | msgspec.Raw]:
+    def _turned(self, said: Said | msgspec.Raw) -> None:
+        self.run.log("turns", Said).append(said)
+
+    async def _afar(self, order: Order) -> tuple[Trace, tuple[Verdict, ...], Trace | msgspec.Raw]:
         """By a worker. The trace comes encoded and is stored so, without its tokens being copied once more."""
         assert self.farm is not None
+        turns: list[msgspec.Raw] = []
+
+        def turned(said: msgspec.Raw) -> None:
+            self._turned(said)
+            turns.append(said)
+
         try:
-            trace, verdict = await self.farm.attempt(order)
+            content, verdicts = await self.farm.attempt(order, turned)
         except FaultError as error:
+            if said := (*(order.said or ()), *(codec.decode(bytes(turn), Said).reply for turn in turns)):
+                self.interrupted[order.trace] = said
             gone = lost(order, error, self.clock())
             task = order.origin or order.task
-            return gone, await grade(task, gone, {}, self.arena.verifier(task)), gone
-        return codec.decode(trace, Trace), codec.decode(verdict, Verdict), msgspec.Raw(trace)
+            return gone, (await grade(task, gone, {}, self.arena.verifier(task)),), gone
+        trace = codec.decode(content, Trace)
+        for event in trace.events:
+            if event.what in ("opened", "closed", "moved"):
+                self.event(event.what, event.whom, event.why)
+        return trace, codec.decode(verdicts, tuple[Verdict, ...]), msgspec.Raw(content)
 
 
 @contextlib.asynccontextmanager
 async def opened(recipe: Recipe, run: RunDirectory, sinks: list[Sink]) -> AsyncGenerator[Workshop]:
     """Load the model, start engine, sandboxes and verifier workers; end them all, whatever happens."""
-    afar = recipe.workers.model if recipe.workers else None
     shop = Workshop(recipe, run, sinks)
     async with contextlib.AsyncExitStack() as stack:
         shop.compute = stack.enter_context(ThreadPoolExecutor(1, "compute"))
@@ -208,17 +225,19 @@ async def opened(recipe: Recipe, run: RunDirectory, sinks: list[Sink]) -> AsyncG
         )
         stack.push_async_callback(shop.engine.close)
         shop.model = EngineChat(shop.engine, shop.chat, name="policy")
-        if recipe.workers:
+        if workers := recipe.workers:
             tokenizer = shop.base.tokenizer.to_str()
-            setup = Setup(plan=shop.plan, tokenizer=tokenizer, chat=recipe.model.chat, model=afar)
-            shop.farm = await stack.enter_async_context(Farm(recipe.workers, setup, shop.event, shop.clock))
-            shop.model = "given" if afar else shop.model
+            setup = Setup(plan=shop.plan, tokenizer=tokenizer, chat=recipe.model.chat, model=workers.model)
+            farm = Farm(workers, setup, shop.event, shop.clock, shop.engine)
+            shop.farm = await stack.enter_async_context(farm)
+            shop.model = "given" if workers.model else "policy"
         if recipe.ranks:
             await stack.enter_async_context(ranks.company(recipe.ranks, shop.compute))
         shop.policy = await shop.computed(shop.learning)
-        at_once = recipe.workers.count * recipe.workers.at_once if recipe.workers else getattr(config, "slots", 64)
+        at_once = workers.count * workers.at_once if workers else getattr(config, "slots", 64)
+        verifying = recipe.verifier_workers * (workers.count if workers else 1)
         shop.accounts.meters = shop.engine, shop.arena
         compute = "compute" if isinstance(shop.engine, Metered) else "gradient"
-        shop.accounts.workers = {compute: 1, "verification": recipe.verifier_workers, "environment": at_once}
+        shop.accounts.workers = {compute: 1, "verification": verifying, "environment": at_once}
         shop.event("ready", recipe.model.base, workers=shop.accounts.workers)
         yield shop

@@ -2,7 +2,9 @@
 
 `Pacing` is a state machine without I/O or clock: the driver and the simulator (`simulator`) feed it the same events and
 tell it the time (`tick`). The unit of `batch`, `capacity` and slots is the sample; a group (the samples of one task) is
-trained whole. A move costs O(log n) of what is open; a step costs O(batch log batch).
+trained whole, and so it is a gang: it has slots for all of its samples, or is not opened. A running sample waits for no
+sibling, so that groups cannot deadlock however small `capacity` is. A move costs O(log n) of what is open; a step costs
+O(batch log batch).
 
 The bound. A step at version v uses a batch and makes version v + 1. A group whose oldest token was sampled at version s
 must be trained at a version <= s + eta: its deadline. Three rules keep that without discarding anything:
@@ -17,9 +19,10 @@ Rule 1 makes the untrained samples feasible when they are admitted, rule 3 keeps
 hold comes before the gradient: once the step is taken, its version exists whether it is published or not. Within the
 bound groups are trained as they complete; a rollout goes on over an update of the weights, so none is ever run again.
 
-What starts next. Samples that ran before; then, at the beginning of a version, a batch's worth of new groups, each by
-one probe; then the waiting sample with the least laxity (`queue`). A long group is thus found and started early in a
-version, when most time is left until its deadline, and holds are rare. Domains take turns by `fairness`.
+What starts next. Samples that ran before, the preempted ones first; then, at the beginning of a version, a batch's
+worth of new groups, each by one probe; then the waiting sample with the least laxity (`queue`). A long group is thus
+found and started early in a version, when most time is left until its deadline, and holds are rare. Domains take turns
+by `fairness`.
 
 `spare` > 0 is for outages and comparisons: more groups are open than needed, and instead of holding a step it cancels
 the groups that would become too old. That keeps short answers and drops long ones; `kept_over_started` says how much.
@@ -62,7 +65,7 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 class Ticket(Struct, frozen=True, gc=False):  # in no cycle, and 100,000 of them may be there
     """Leave to run one sample, and why now. `attempt` counts from 0 and grows when the sample had to be run again.
 
-    `workers`: those with names on which it failed.
+    `workers`: those with names on which it failed; `faults`: how often it did, preemptions aside.
     """
 
     group: int
@@ -71,6 +74,7 @@ class Ticket(Struct, frozen=True, gc=False):  # in no cycle, and 100,000 of them
     attempt: int = 0
     why: str = ""
     workers: tuple[str, ...] = ()
+    faults: int = 0
 
 
 class Wait(Struct, frozen=True):
@@ -176,7 +180,7 @@ class Pacing:
     def _start(self, number: int, why: str) -> Ticket:
         group = self.groups[number]
         waited = group.waiting.pop(0)
-        ticket = Ticket(number, waited.slot, group.domain, waited.attempt, why, waited.workers)
+        ticket = Ticket(number, waited.slot, group.domain, waited.attempt, why, waited.workers, waited.faults)
         group.running[ticket.slot] = self.now
         group.versions[ticket.slot] = min(self.version, group.versions.get(ticket.slot, NEVER))
         self.running += 1
@@ -233,29 +237,38 @@ class Pacing:
         self.lengths.observe(ticket.group, ticket.domain, seconds)
         self._estimate(ticket.group)
 
-    def failed(self, ticket: Ticket, quarantine: bool = False, worker: str = "") -> str:
+    def failed(
+        self, ticket: Ticket, quarantine: bool = False, worker: str = "", preempted: bool = False, begun: bool = False
+    ) -> str:
         """A masked sample: it alone is run again, unless its task cannot be graded. Gives the decision, in words.
 
-        `worker`: the one that it ran on, where workers have names.
+        `worker`: the one that it ran on, where workers have names. `preempted`: it lost its place to others and nothing
+        is broken, so that it starts again before all that wait, and counts no fault. `begun`: it goes on with tokens
+        that it has, and stays as old as they are.
         """
         group = self.groups.get(ticket.group)
         if not group or ticket.slot not in group.running:
             return "dropped: its group is gone"
-        tries, workers = ticket.attempt + 1, ticket.workers
-        if worker and worker not in workers:
+        faults, workers = ticket.faults + (not preempted), ticket.workers
+        if worker and worker not in workers and not preempted:
             workers = (*workers, worker)
         where = f" on {', '.join(workers)}" if workers else ""
-        if quarantine or exhausted(tries, len(workers), self.config.attempts):
+        if quarantine or (not preempted and exhausted(faults, len(workers), self.config.attempts)):
             self._drop(ticket.group)
-            return "quarantined: " + ("the task cannot be graded" if quarantine else f"{tries} attempts failed{where}")
-        del group.running[ticket.slot], group.versions[ticket.slot]
+            return "quarantined: " + ("the task cannot be graded" if quarantine else f"{faults} attempts failed{where}")
+        del group.running[ticket.slot]
+        if not begun:
+            del group.versions[ticket.slot]
         self.running -= 1
-        group.waiting.insert(0, Ticket(ticket.group, ticket.slot, ticket.domain, tries, workers=workers))
+        again = Ticket(ticket.group, ticket.slot, ticket.domain, ticket.attempt + 1, "", workers, faults)
+        group.waiting.insert(0, again)
         self._place(ticket.group, group)
-        self.queue.again(ticket.group)
+        self.queue.again(ticket.group, first=preempted)
+        if preempted:
+            return "preempted: it starts again before all that wait, and no fault is counted"
         limit = self.config.attempts
         said = f"; it failed{where}, and {limit} different workers are the limit" if where else f" of {limit}"
-        return f"retried: attempt {tries + 1}{said}"
+        return f"retried: attempt {faults + 1}{said}"
 
     def refill(self, group: int, flat: bool) -> list[int]:
         """A group is complete; `flat`: it teaches nothing. Gives the groups that are dropped now, for new ones."""

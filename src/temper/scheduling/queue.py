@@ -70,8 +70,8 @@ class Queue:
         self._probed: deque[tuple[int, float, int, float]] = deque()  # group, start of its probe, deadline, prior
         self._waits: set[int] = set()
 
-    def again(self, group: int) -> None:
-        self._again.append(group)
+    def again(self, group: int, first: bool = False) -> None:
+        (self._again.appendleft if first else self._again.append)(group)
 
     def probed(self, group: int, now: float, deadline: int, prior: float) -> None:
         """The group's first sample started, its others wait; `prior`: the seconds that one takes in its domain."""

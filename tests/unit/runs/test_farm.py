@@ -12,20 +12,23 @@ from functools import cache
 from pathlib import Path
 
 import msgspec
+import numpy as np
 import pytest
 
 from temper.core.blame import FaultError
-from temper.core.errors import BackendError, ConfigError, MissingError, RefusedError
-from temper.core.protocols import SamplingParams
+from temper.core.errors import BackendError, ConfigError, CorruptError, MissingError, RefusedError
+from temper.core.protocols import Chunk, SamplingParams
+from temper.core.task import Limits
 from temper.core.trace import Trace, Verdict
 from temper.domains import terminal
-from temper.engines.scripted import ScriptedChat
+from temper.engines.chat import EngineChat
+from temper.engines.scripted import ScriptedChat, ScriptedEngine
 from temper.models.chat import chatml
 from temper.models.load import load
 from temper.runs import farm
-from temper.runs.arena import Arena, Plan
+from temper.runs.arena import Arena, Order, Plan
 from temper.runs.farm import Config, Farm
-from temper.runs.worker import Order, Setup
+from temper.runs.worker import Setup
 from temper.scheduling.placement import worker_of
 from temper.store import codec
 
@@ -44,7 +47,7 @@ def setup(**more):
     return Setup(plan=PLAN, tokenizer=tokenizer().to_str(), **{"chat": {"kind": "chatml"}, **more})
 
 
-def on_farm(play, model=None, **config):
+def on_farm(play, model=None, engine=None, params=SamplingParams(seed=7), **config):  # noqa: B008
     """What `play(attempt)` gives on a farm of workers, and (what, whom) of its events."""
     told = []
 
@@ -52,16 +55,19 @@ def on_farm(play, model=None, **config):
         def event(what, whom="", why="", **data):
             told.append((what, whom))
 
-        async with Farm(Config(**config), setup(model=model), event, time.monotonic) as made:
+        async with Farm(Config(**config), setup(model=model), event, time.monotonic, engine) as made:
 
             async def attempt(task, name, model="gold"):
-                order = Order(trace=name, task=task, model=model, params=SamplingParams(seed=7))
-                trace, verdict = await made.attempt(order)
-                return codec.decode(trace, Trace), codec.decode(verdict, Verdict)
+                trace, verdicts = await made.attempt(order(task, name, model=model, params=params))
+                return codec.decode(trace, Trace), *codec.decode(verdicts, tuple[Verdict, ...])
 
             return await play(attempt)
 
     return asyncio.run(run()), told
+
+
+def order(task, name, **more):
+    return Order(**{"trace": name, "task": task, "params": SamplingParams(seed=7), **more})
 
 
 def nap(n, folder):
@@ -79,15 +85,14 @@ def test_a_worker_plays_and_grades_what_the_driver_would_and_says_where(executor
     async def here():
         chat = chatml.create(chatml.Config(), tokenizer())
         async with Arena(PLAN) as arena:
-            params = SamplingParams(seed=7)
             models = [ScriptedChat(arena.domains["terminal"].gold(task), chat) for task in tasks]
             return [
-                await arena.attempt(task, model, params, f"t{n}", time.monotonic)
+                await arena.play(order(task, f"t{n}"), model, time.monotonic)
                 for n, (task, model) in enumerate(zip(tasks, models, strict=True))
             ]
 
     played, _ = on_farm(far, executor=executor)
-    for (trace, verdict), (same, graded) in zip(played, asyncio.run(here()), strict=True):
+    for (trace, verdict), (same, (graded,)) in zip(played, asyncio.run(here()), strict=True):
         assert verdict.score == 1
         assert msgspec.structs.replace(verdict, evidence=()) == msgspec.structs.replace(graded, evidence=())
         assert [s.ids.tolist() for s in trace.segments] == [s.ids.tolist() for s in same.segments]
@@ -160,11 +165,9 @@ def test_a_cancelled_attempt_is_cancelled_in_its_worker(tmp_path):
 
 
 def test_closing_ends_what_still_runs(tmp_path):
-    order = Order(trace="t0", task=nap(0, tmp_path), model="gold", params=SamplingParams())
-
     async def run():
         async with Farm(Config(executor="inline"), setup(), lambda *_, **__: None, time.monotonic) as made:
-            running = asyncio.ensure_future(made.attempt(order))
+            running = asyncio.ensure_future(made.attempt(order(nap(0, tmp_path), "t0", model="gold")))
             while not (tmp_path / "begun-0").exists():
                 await asyncio.sleep(0.01)
         assert (tmp_path / "closed-0").exists()
@@ -195,6 +198,82 @@ def test_a_given_model_answers_in_the_worker():
     (trace, verdict), _ = on_farm(play, executor="inline", model=model, count=1)
     assert verdict.score == 1
     assert trace.segments[-1].ids.tolist() == ids
+
+
+class Drifting(ScriptedEngine):
+    """Says "done" token by token, each of another version, with log-probs that no text would give back."""
+
+    async def generate(self, ids, params, request=""):
+        said = [*tokenizer().encode("done").ids, 2]
+        for n, token in enumerate(said):
+            facts = np.array([-1 / (n + 3)], np.float32), np.array([n], np.int32)
+            yield Chunk(np.array([token], np.int32), *facts, "stop" if n == len(said) - 1 else "")
+
+
+@pytest.mark.parametrize("executor", ["inline", "processes"])
+def test_what_the_drivers_engine_samples_is_what_the_trace_of_a_worker_holds(executor):
+    async def far(attempt):
+        return await asyncio.gather(*(attempt(errand(n), f"t{n}", "policy") for n in range(5)))
+
+    async def here():
+        model = EngineChat(Drifting(None), chatml.create(chatml.Config(), tokenizer()))
+        async with Arena(PLAN) as arena:
+            return await arena.play(order(errand(0), "t0"), model, time.monotonic)
+
+    played, _ = on_farm(far, executor=executor, engine=Drifting(None), at_once=2)
+    same, (graded,) = asyncio.run(here())
+    assert codec.encode(played[0][0].segments) == codec.encode(same.segments)
+    assert played[0][0].cost.tokens_out == same.cost.tokens_out > 1
+    assert [verdict.score for _, verdict in played] == [graded.score] * 5 == [1] * 5
+
+
+def test_an_engine_that_is_lost_is_a_fault_of_the_attempt_and_damaged_weights_end_the_run():
+    def broken(error):
+        def script(ids, params):
+            raise error
+
+        return ScriptedEngine(script)
+
+    async def play(attempt):
+        return await attempt(errand(0), "t0", "policy")
+
+    (trace, verdict), _ = on_farm(
+        play, executor="inline", engine=broken(FaultError("engine-lost", "engines.x", "gone"))
+    )
+    assert (verdict.status, verdict.why) == ("infra", "engine-lost")
+    assert (trace.fault.where, trace.fault.detail) == ("engines.x", "gone")
+    with pytest.raises(CorruptError, match="version 3"):
+        on_farm(play, executor="inline", engine=broken(CorruptError("version 3 is damaged")))
+
+
+def test_what_is_sampled_for_a_cancelled_attempt_or_a_dead_worker_is_aborted():
+    class Endless(ScriptedEngine):
+        def __init__(self):
+            super().__init__(lambda ids, params: itertools.repeat(5))
+
+        @property
+        def running(self):
+            return len(self._running)
+
+    engine, long = Endless(), Limits(tokens=10**9, turn_tokens=10**9)
+
+    async def play(attempt):
+        tasks = [msgspec.structs.replace(errand(n), limits=long) for n in range(2)]
+        running = [asyncio.ensure_future(attempt(task, task.id, "policy")) for task in tasks]
+        while engine.running < 2:
+            await asyncio.sleep(0.01)
+        running[0].cancel()
+        while engine.running > 1:
+            await asyncio.sleep(0.01)
+        _, failed = await attempt(errand(99, "fail"), "t99")
+        os.kill(int(failed.evidence[0].text.split()[-1]), signal.SIGKILL)
+        with pytest.raises(FaultError, match="worker-lost"):
+            await running[1]
+        while engine.running:
+            await asyncio.sleep(0.01)
+
+    params = SamplingParams(max_tokens=10**9)
+    on_farm(play, executor="processes", engine=engine, count=1, params=params)
 
 
 def test_workers_that_cannot_be_made_end_the_start_with_the_reason():

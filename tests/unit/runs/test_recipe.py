@@ -57,6 +57,12 @@ def test_an_engine_that_takes_no_base_model_is_for_workers_only():
         recipes.load("smoke", ["engine.kind=openai", "engine.base_url=http://127.0.0.1:9/v1", "engine.model=x"])
 
 
+def test_several_tries_of_the_same_greedy_answer_are_refused():
+    with pytest.raises(ConfigError, match=r"evaluation\.tries at temperature 0"):
+        recipes.load("smoke", ["evaluation.tries=4"])
+    assert recipes.load("smoke", ["evaluation.tries=4", "evaluation.sampling.temperature=1"]).evaluation.tries == 4
+
+
 def test_a_run_that_cannot_be_taken_up_leaves_its_name_free_and_nothing_of_others_removed(tmp_path):
     recipe = recipes.load("smoke", ["model.base=./nosuch"])
     kept = tmp_path / "mine" / "work.txt"
@@ -67,6 +73,14 @@ def test_a_run_that_cannot_be_taken_up_leaves_its_name_free_and_nothing_of_other
             asyncio.run(driver.start(recipe, tmp_path / name, []))
     assert not (tmp_path / "new").exists()
     assert kept.read_text() == "mine"
+
+
+@pytest.mark.parametrize("moment", ["abc", "nan", "-1", "99999999999"])
+def test_a_start_that_is_no_past_moment_is_named_before_anything_runs(moment, tmp_path, monkeypatch):
+    monkeypatch.setenv("TEMPER_STARTED", moment)
+    with pytest.raises(ConfigError, match=f"TEMPER_STARTED: expected a past moment .*{moment}"):
+        asyncio.run(driver.start(recipes.load("smoke", ["unaudited=['arithmetic']"]), tmp_path / "new", []))
+    assert not (tmp_path / "new").exists()
 
 
 def test_an_unknown_key_of_a_budget_says_which_table():

@@ -23,7 +23,8 @@ def sequence(seed: int) -> int:
 
     The promises: no token is trained older than eta; a step has exactly its batch, of groups whose every slot finished
     once; no slot runs twice at a time; running samples stay within capacity and untrained ones within the slots;
-    something always runs or may be trained until the last step.
+    something always runs or may be trained until the last step; what was preempted is the next to start, and is never
+    quarantined for it.
     """
     rng = random.Random(seed)
     size, steps = rng.randint(1, 4), rng.randint(1, 5)
@@ -36,16 +37,20 @@ def sequence(seed: int) -> int:
     running: dict[tuple[int, int], tuple[Ticket, int]] = {}
     finished: dict[int, dict[int, int]] = {}
     gone: set[int] = set()
+    preempted: list[int] = []  # groups of such samples, the last one first
+    begun: dict[tuple[int, int], int] = {}  # versions of samples that wait to go on with the tokens they have
     now, events = 0.0, 0
     while pacing.version < steps:
         now += rng.expovariate(1.0)
         pacing.tick(now)
         while rng.random() > slow and isinstance(ticket := pacing.admit(), Ticket):
             key = (ticket.group, ticket.slot)
+            preempted = [number for number in preempted if number not in gone]
+            assert not preempted or ticket.group == preempted.pop(0), "others go before what was preempted"
             assert key not in running, "a sample runs twice"
             assert ticket.group not in gone, "a group that is gone runs again"
             assert ticket.slot not in finished.get(ticket.group, {}), "a finished sample runs again"
-            running[key] = (ticket, pacing.version)
+            running[key] = (ticket, begun.pop(key, pacing.version))
             if rng.random() < 0.1:
                 pacing.expect(ticket.group, rng.expovariate(0.1))
         assert not config.capacity or len(running) <= config.capacity
@@ -66,8 +71,14 @@ def sequence(seed: int) -> int:
         elif running:
             key = rng.choice(sorted(running))
             ticket, version = running.pop(key)
-            if rng.random() < failure:
-                if pacing.failed(ticket, quarantine=rng.random() < 0.1).startswith("quarantined"):
+            if rng.random() < failure / 2:
+                assert pacing.failed(ticket, worker="w", preempted=True).startswith("preempted")
+                preempted.insert(0, ticket.group)
+            elif rng.random() < failure:
+                if rng.random() < 0.5:
+                    begun[key] = version
+                said = pacing.failed(ticket, quarantine=rng.random() < 0.1, begun=key in begun)
+                if said.startswith("quarantined"):
                     gone.add(ticket.group)
                     finished.pop(ticket.group, None)
                     running = {key: value for key, value in running.items() if key[0] != ticket.group}
@@ -80,7 +91,9 @@ def sequence(seed: int) -> int:
             stuck = isinstance(ticket, Wait) and isinstance(chosen, Wait)
             assert not stuck, f"deadlock: {ticket}, {chosen}"
             if isinstance(ticket, Ticket):
-                running[ticket.group, ticket.slot] = (ticket, pacing.version)
+                preempted = [number for number in preempted if number not in gone][1:]
+                key = (ticket.group, ticket.slot)
+                running[key] = (ticket, begun.pop(key, pacing.version))
         assert pacing.occupied <= (config.eta + 1) * config.batch * (1 + config.spare)
         events += 1
     return events

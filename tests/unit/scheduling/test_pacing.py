@@ -120,6 +120,33 @@ def test_third_failure_quarantines_the_task_and_frees_its_slots():
     assert pacing.occupied == 0
 
 
+def test_a_preempted_sample_starts_again_before_those_that_failed_and_counts_no_fault():
+    pacing = Pacing(Config(batch=3, group=1, eta=0, capacity=3), {"a": 1})
+    first, second, third = pacing.admit(), pacing.admit(), pacing.admit()
+    assert isinstance(pacing.admit(), Wait)
+    pacing.failed(first)
+    for ticket in (second, third):
+        assert pacing.failed(ticket, worker="w1", preempted=True).startswith("preempted")
+    assert [pacing.admit().group for _ in range(2)] == [third.group, second.group]
+    ticket = pacing.admit()
+    assert (ticket.group, ticket.faults) == (first.group, 1)
+    for attempt in range(2, 6):
+        pacing.failed(ticket, preempted=True)
+        ticket = pacing.admit()
+        assert (ticket.attempt, ticket.faults) == (attempt, 1)
+
+
+def test_a_group_is_opened_with_slots_for_all_of_its_samples_or_not_at_all():
+    pacing = Pacing(Config(batch=8, group=4, eta=0, capacity=1), {"a": 1}, until=3)
+    while pacing.version < 3:  # one place for four samples: none waits for a sibling
+        ticket = pacing.admit()
+        assert pacing.occupied in (4, 8)
+        assert isinstance(pacing.admit(), Wait)
+        pacing.finished(ticket, pacing.version)
+        if not isinstance(chosen := pacing.batch(), Wait):
+            pacing.trained(chosen)
+
+
 def test_a_broken_worker_condemns_no_task_but_failures_on_three_do():
     pacing = Pacing(Config(batch=1, group=1, eta=0), {"a": 1})
     for worker in ("w1", "w1", "w1", "w2"):

@@ -35,6 +35,7 @@ async def _open(resources: Mapping[str, float]) -> Channel:
         environment["OMP_NUM_THREADS"] = str(max(1, round(cpus)))
     ours, theirs = socket.socketpair()
     with theirs:
+        reader, writer = await asyncio.open_connection(sock=ours)  # first: who is cancelled here leaves no process
         process = subprocess.Popen(
             [sys.executable, "-P", "-m", __name__, str(theirs.fileno()), str(os.getpid())],
             pass_fds=[theirs.fileno()],
@@ -42,7 +43,7 @@ async def _open(resources: Mapping[str, float]) -> Channel:
             stdout=subprocess.DEVNULL,
             env=environment,
         )
-    return _Socket(process, *await asyncio.open_connection(sock=ours))
+    return _Socket(process, reader, writer)
 
 
 class _Socket:

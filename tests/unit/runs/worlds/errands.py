@@ -1,4 +1,5 @@
-"""Tasks whose world does what `start` says: answer, nap until a file is there, kill the process it is in, or raise."""
+"""Tasks whose world does what `start` says: answer, nap until a file is there (before it begins, or after the second
+turn), kill the process it is in, or raise."""
 
 import asyncio
 import os
@@ -6,6 +7,7 @@ import signal
 from pathlib import Path
 
 from temper.core.blame import FaultError
+from temper.core.protocols import Observation
 from temper.core.task import Message, Task
 from temper.rollouts.environments import ChatEnvironment
 
@@ -37,6 +39,8 @@ class Errands:
 
 
 class Errand(ChatEnvironment):
+    turns = 0
+
     async def start(self):
         does = self.task.start["does"]
         if does == "fail":
@@ -44,10 +48,22 @@ class Errand(ChatEnvironment):
         if does == "kill":
             os.kill(os.getpid(), signal.SIGKILL)
         if does == "nap":
-            Path(self.task.start["begun"]).touch()
-            while not Path(self.task.start["until"]).exists():
-                await asyncio.sleep(0.01)
+            await self._nap()
         return await super().start()
+
+    async def step(self, action):
+        if self.task.start["does"] != "talk":
+            return await super().step(action)
+        self.turns += 1
+        if self.turns == 1:
+            return Observation((Message("user", "go on"),))
+        await self._nap()
+        return Observation(done=True)
+
+    async def _nap(self):
+        Path(self.task.start["begun"]).touch()
+        while not Path(self.task.start["until"]).exists():
+            await asyncio.sleep(0.01)
 
     async def close(self):
         if self.task.start["does"] == "nap":
