@@ -15,6 +15,7 @@ EXAMPLES = """Examples:
 
   temper eval quickstart
   temper eval quickstart evaluation.tasks=40 model.base=tiny: --name tiny
+  temper eval quickstart evaluation.tries=8 evaluation.sampling.temperature=1   (also pass@2, 4 and 8)
 """
 
 

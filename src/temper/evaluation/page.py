@@ -54,6 +54,9 @@ def _domains(report: Report) -> str:
     total = str(max(s["n"] for s in overall))
     rows.append(["**all tasks**", total, *map(_rate, overall), *(_points(report["gain"][gain]) for gain in gains)])
     rows.append(["mean of domains", "", *(_percent(s["macro"]) for s in stages.values()), *("" for _ in gains)])
+    for k in max((s["pass_at"] for s in overall), key=len):
+        found = [_percent(s["pass_at"][k]) if k in s["pass_at"] else "–" for s in overall]
+        rows.append([f"solved by one of {k} answers", "", *found, *("" for _ in gains)])
     return f"## By domain\n\n{table(rows)}\n\n{_fallen(report, gains)}".rstrip()
 
 

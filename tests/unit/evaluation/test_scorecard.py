@@ -55,9 +55,11 @@ def test_a_task_with_several_rollouts_counts_once():
     outcomes = [outcome("a", score=float(i < 2)) for i in range(4)] + [
         outcome("b", score=float(i < 1)) for i in range(4)
     ]
-    summary = build(outcomes, FACTS)["stages"]["rl"]["overall"]
+    report = build(outcomes, FACTS)
+    summary = report["stages"]["rl"]["overall"]
     assert (summary["success"], summary["n"]) == (0.375, 2)
     assert summary["pass_at"] == {"2": pytest.approx((5 / 6 + 1 / 2) / 2), "4": 1.0}
+    assert "| solved by one of 2 answers |  | 66.7 % |" in markdown(report)
 
 
 def test_comparing_pairs_by_task_and_leaves_the_others_out():
