@@ -203,6 +203,8 @@ class Simulation:
         if stamp != rollout.stamp:
             return  # it was cancelled, or began again
         self._stopped(rollout)
+        if not rollout.stages:
+            return  # who got its worker took its memory as well
         if rollout.stages[0][0] == "prefill" and self.fleet:
             rollout.stages.pop(0)
             self.fleet.start(rollout, self.clock)
